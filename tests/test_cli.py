@@ -180,7 +180,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(cascadice, tmp_path, tmp_path_
 def test_cuda_that_is_absent(cascadice):
     code, _, err = cascadice("run", "demo", "--device", "cuda")
     assert code == 2
-    assert "CUDA was asked for but torch finds no CUDA device" in err
+    assert "CUDA was requested, but torch finds no CUDA device" in err
 
 
 def test_a_diverged_run_fails_with_one_line(cascadice):
@@ -234,7 +234,7 @@ def test_influence_of_a_recorded_run(cascadice, tmp_path):
     assert cascadice("influence", "a", *asked, "--quiet") == (0, "", "")
     code, out, err = cascadice("influence", "a", "--quiet")
     assert (code, out) == (2, "")
-    assert "a/influence holds influence of other settings: kinds is 'truth, first-order' there" in err
+    assert "a/influence holds influence with other settings: kinds is 'truth, first-order' there" in err
     assert cascadice("influence", "a", "--samples", "--quiet", "--out", "b", "--data-root", "x") == (0, "", "")
     assert (read_table("b").sample >= 0).any()
 
@@ -312,7 +312,7 @@ def test_nothing_to_resume_is_a_mistake(tmp_path, capsys):
     [
         (["--model-options", "hidden=abc"], "the options of mlp do not fit"),
         (["--optimizer", "adam", "--optimizer-options", "betas=3"], "the options of adam do not fit"),
-        (["--device", "meta"], "participants live on 'cpu' or 'cuda'"),
+        (["--device", "meta"], "the device must be 'cpu' or 'cuda'"),
     ],
 )
 def test_options_of_the_wrong_kind(flags, complaint, tmp_path, capsys):

@@ -97,7 +97,7 @@ def test_prints_what_it_promises(script, capsys, one_thread, monkeypatch):
     monkeypatch.setattr(saved, "_living", {})  # as in a process that knows the model by its name alone
     for command in re.findall(r"^cascadice (.+)$", printed, re.MULTILINE):
         assert main(command.split()) == 0
-        assert "Scores by" not in capsys.readouterr().out, "to import an example is not to run it"
+        assert "Scores (" not in capsys.readouterr().out, "to import an example is not to run it"
 
 
 def test_every_promise_has_its_example():

@@ -44,7 +44,7 @@ def test_modules_of_the_current_folder_are_found():
         "of_mine_broken:make": "importing of_mine_broken raised ModuleNotFoundError: No module named 'of_nobody'",
         "of_mine_rude:make": "importing of_mine_rude raised RuntimeError: no GPU here",
         "of_mine:broken": "calling it with 0 arguments raised ZeroDivisionError: division by zero",
-        "os:abort": "must be of your own; os is part of Python",
+        "os:abort": "must be your own; os is part of Python",
     }.items(),
 )
 def test_what_cannot_be_used_is_refused(reference, reason):

@@ -113,7 +113,7 @@ def _application(name: str) -> Callable[[argparse.Namespace], None]:
     """The command of an application, imported when it is called: torch takes seconds to import."""
 
     def command(args: argparse.Namespace) -> None:
-        from cascadice.runs.folder import writing
+        from cascadice.runs.folder import locked_for_writing
         from cascadice.runs.processes import started
 
         if started() and "interface" in args:  # each process locks its own folder
@@ -124,7 +124,7 @@ def _application(name: str) -> Callable[[argparse.Namespace], None]:
                 f"{name} trains many networks, each in one process, and cannot run under torchrun. Use run, influence, "
                 "detect, choose, reward and forget there."
             )
-        with writing(*(Path(vars(args)[flag] or args.run) for flag in ("out", "ledger") if flag in args)):
+        with locked_for_writing(*(Path(vars(args)[flag] or args.run) for flag in ("out", "ledger") if flag in args)):
             import_module(f"cascadice.applications.{name}.findings").run(args)
 
     return command

@@ -248,5 +248,17 @@ LOGGERS: dict[str, Callable[[Path, str], Callback]] = {
 
 
 def build(names: Sequence[str], logs: Path, name: str) -> list[Callback]:
-    """Loggers by name, which write about the run `name` into their own folders in `logs`."""
+    """Make loggers by name.
+
+    Args:
+        names: Names in `LOGGERS`.
+        logs: The folder in which each logger has its own subfolder.
+        name: The name of the run.
+
+    Returns:
+        The loggers, to pass as `callbacks`.
+
+    Example:
+        >>> build(["tensorboard"], Path("runs/logs"), "demo")  # doctest: +SKIP
+    """
     return [lookup(LOGGERS, each, "logger")(logs, name) for each in names]

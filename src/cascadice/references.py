@@ -77,7 +77,7 @@ def reference_to(function: Any) -> str | None:
 def _imported(module: str, reference: str, what: str) -> ModuleType:
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
-        raise ValueError(f"the {what} {reference} must be of your own; {top} is part of Python. Name another.")
+        raise ValueError(f"the {what} {reference} must be your own; {top} is part of Python. Name another.")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     try:

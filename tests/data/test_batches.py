@@ -126,7 +126,7 @@ def test_given_batches_are_handed_out_and_end() -> None:
     index = torch.arange(24).reshape(2, 3, 2, 2)
     drawn = batches.given(index, n_samples=24)
     assert torch.equal(drawn(1), index[1])
-    with pytest.raises(ValueError, match=r"given for rounds 0\.\.1; round 2 was asked for"):
+    with pytest.raises(ValueError, match=r"given for rounds 0\.\.1; round 2 was requested"):
         drawn(2)
     with pytest.raises(ValueError, match=r"below 23, .* Round 1, participant 2, step 1, position 1 has 23"):
         batches.given(index, n_samples=23)

@@ -150,7 +150,7 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match=r"more participants \(11\) than samples \(10\)"):
         partition.iid(10, 11)
     with pytest.raises(
-        ValueError, match="4 participants × 3 samples need 12, there are 10; use at most 2 each, or with-"
+        ValueError, match="4 participants × 3 samples need 12, but there are 10; use at most 2 each, or with-"
     ):
         partition.iid(10, 4, 3)
     with pytest.raises(ValueError, match="at least 1 participant; found 0"):
@@ -166,7 +166,7 @@ def test_bad_input_is_named() -> None:
         partition.dirichlet(LABELS, 3, minimum=0)
     with pytest.raises(ValueError, match="10 participants × 61 samples need 610"):
         partition.dirichlet(LABELS, 10, minimum=61)
-    with pytest.raises(ValueError, match=r"classes_per_node must lie in 1\.\.10, the classes there are; found 11"):
+    with pytest.raises(ValueError, match=r"classes_per_node must be in 1\.\.10, the number of classes; found 11"):
         partition.by_class(LABELS, 3, 11)
     with pytest.raises(ValueError, match=r"one integer label per sample; found torch.float32 of shape \(6, 2\)"):
         partition.by_class(torch.zeros(6, 2), 3)

@@ -28,14 +28,14 @@ UNUSED = {
 
 @pytest.mark.parametrize(("options", "named"), UNUSED.values(), ids=UNUSED)
 def test_options_that_have_no_effect_beside_batches_are_refused(options, named):
-    with pytest.raises(TypeError, match=f"with batches given, network\\(\\) makes no use of {named}\\. Leave out"):
+    with pytest.raises(TypeError, match=f"if batches are given, network\\(\\) ignores {named}\\. Leave out"):
         small(batches=PLAN, **options)
 
 
 def test_given_batches_must_be_of_the_given_partition():
     strange = PLAN.clone()
     strange[2, 1, 0, 5] = 0
-    message = r"participants must draw from their own part; 1 draws sample 0 in round 2, which the partition does not"
+    message = r"participants must draw from their own part; 1 draws sample 0 in round 2, which it does not hold"
     with pytest.raises(ValueError, match=message):
         small(batches=strange, partition=PARTS)
     network = small(batches=lambda t: strange[t], partition=PARTS)
@@ -50,5 +50,5 @@ def test_given_batches_must_be_of_the_given_partition():
 def test_batches_that_are_neither_a_tensor_nor_a_function_are_refused():
     with pytest.raises(TypeError, match=r"a tensor \[rounds, n, steps, batch\] or a function of the round; found list"):
         small(batches=[PLAN[0]])
-    with pytest.raises(ValueError, match="somebody must train in round 0"):
+    with pytest.raises(ValueError, match="someone must train in round 0"):
         small(batches=lambda t: [[]] * NODES)

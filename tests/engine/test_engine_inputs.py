@@ -67,7 +67,7 @@ def test_batches_by_index():
     assert all(torch.equal(draw(net, t).batch, index[t]) for t in range(4))
     for done, (_, after, _) in zip(simulate(net, 4), oracles.train(net, 4, SGD), strict=True):
         torch.testing.assert_close(done.after.theta, after, **CLOSE)
-    with pytest.raises(ValueError, match=r"given for rounds 0\.\.3; round 4 was asked for"):
+    with pytest.raises(ValueError, match=r"given for rounds 0\.\.3; round 4 was requested"):
         last(net, 5)
 
 
@@ -163,7 +163,9 @@ class Bare(nn.Module):
         return x.flatten(1) @ self.weight
 
 
-LOOP_ONLY = r"a model that draws at random \(dropout\) must run as a loop.*found strategy 'vmap'. Use 'loop' or 'auto'"
+LOOP_ONLY = (
+    r"a model that draws random numbers \(dropout\) must run in a loop.*found strategy 'vmap'. Use 'loop' or 'auto'"
+)
 HALF_WEIGHTED = nx.Graph([(0, 1, {"weight": 0.5}), (1, 2)])
 BAD = {
     "nodes and W": ({"mixing": torch.eye(3), "nodes": 4}, "the mixing matrix has 3 participants, nodes is 4"),
@@ -191,7 +193,7 @@ BAD = {
     "batch size": ({"batch_size": 16}, "participant 0 holds 15 samples, batch_size is 16"),
     "batches": (
         {"batches": torch.zeros(2, 3, 1, 2).long()},
-        "4 participants everywhere; found 4 in W and 3 in the ba",
+        "must have 4 participants; found 4 in W and 3 in the ba",
     ),
     "indices": ({"batches": torch.full((1, 4, 1, 2), 60)}, "batch indices must be at least 0 and below 60"),
     "lr": ({"lr": -0.1}, "the learning rate must be finite and at least 0; found -0.1"),
@@ -227,7 +229,7 @@ def test_an_unknown_device_is_refused():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
 def test_absent_cuda_is_refused():
-    with pytest.raises(ValueError, match="CUDA was asked for but torch finds no CUDA device here"):
+    with pytest.raises(ValueError, match="CUDA was requested, but torch finds no CUDA device"):
         make(device="cuda")
 
 
@@ -276,7 +278,7 @@ UNFIT = {
     "loss": ({"loss": lambda outputs, y: outputs.sum(-1)}, r"the loss must be a scalar; found shape \[3\]"),
     "part": ({"partition": [torch.arange(9)] * 3 + [torch.arange(55, 64)]}, r"indices in 0\.\.59.*participant 3 has"),
     "batch": ({"batches": lambda t: torch.full((4, 1, 3), 60)}, r"below 60, the number of samples.*Round 0"),
-    "device": ({"device": "meta"}, "participants live on 'cpu' or 'cuda'; found device 'meta'"),
+    "device": ({"device": "meta"}, "the device must be 'cpu' or 'cuda'; found 'meta'"),
 }
 
 
@@ -298,7 +300,7 @@ def test_wrong_kinds_are_named():
         make(lr="0.1")
     with pytest.raises(TypeError, match=r"nodes must be a whole number; found 4\.0"):
         make(mixing="ring", nodes=4.0)
-    with pytest.raises(TypeError, match=r"the loss must give a tensor; found float\. Leave out \.item"):
+    with pytest.raises(TypeError, match=r"the loss must return a tensor; found float\. Remove \.item"):
         make(loss=lambda outputs, y: outputs.sum().item())
     with pytest.raises(TypeError, match=r"the loss must be a function of \(outputs, targets\).*found 'mse'"):
         make(loss="mse")

@@ -51,7 +51,7 @@ def test_a_run_without_end_yields_on_demand():
 def test_no_rounds():
     assert list(simulate(make(), 0)) == []
     assert list(simulate(make(), 3, start=3)) == []
-    with pytest.raises(ValueError, match=r"rounds must be at least 0, or None to go on for ever; found -1\."):
+    with pytest.raises(ValueError, match=r"rounds must be at least 0, or None to train forever; found -1\."):
         list(simulate(make(), -1))
 
 

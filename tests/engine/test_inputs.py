@@ -125,7 +125,9 @@ def test_frozen_parameters_are_held_once():
     assert twin.training.mix.weight.data_ptr() != made.training.mix.weight.data_ptr()
     changed = [Reader(frozen=True) for _ in range(3)]
     nn.init.zeros_(changed[2].tokens.weight)
-    with pytest.raises(ValueError, match="not trained must be the same for everyone; those of 2 are not"):
+    with pytest.raises(
+        ValueError, match="frozen parameters must be the same for everyone; those of participant 2 differ"
+    ):
         reading(Reader(frozen=True), init=changed)
 
 

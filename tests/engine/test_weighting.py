@@ -27,7 +27,7 @@ def update(network, samples=()):
 def test_half_the_weight_is_half_of_every_update_noise_included():
     network = small(behaviours=[Behaviour("noise-sender", (1,), strength=1e-2)])
     same(update(with_weights(network, 0.5)), 0.5 * update(network))
-    with pytest.raises(ValueError, match="do not go with senders of noise"):
+    with pytest.raises(ValueError, match="cannot be combined with noise senders"):
         with_weights(network, 0.5, during=range(1))
 
 

@@ -113,7 +113,10 @@ OTHERS = {
 @pytest.mark.parametrize(("make", "reason"), OTHERS.values(), ids=OTHERS)
 def test_a_recording_of_another_network(make, reason):
     refused(
-        rf"round 2 must be of this network, .*{reason}.*Build the network that was", truth, small(), window(make(), 1)
+        rf"round 2 must belong to this network, .*{reason}.*Build the network that was",
+        truth,
+        small(),
+        window(make(), 1),
     )
 
 
@@ -128,7 +131,7 @@ LOOKALIKES = {
 @pytest.mark.parametrize("make", LOOKALIKES.values(), ids=LOOKALIKES)
 def test_a_recording_of_a_network_that_only_looks_the_same(make):
     refused(
-        r"(participant 0 in round 2 gives other|2 drew sample \d+; .* has 48).*network that was recorded",
+        r"(participant 0 in round 2 gives different|2 drew sample \d+; .* has 48).*network that was recorded",
         truth,
         small(),
         window(make(), 1),
@@ -138,7 +141,7 @@ def test_a_recording_of_a_network_that_only_looks_the_same(make):
 @EVERY_WAY
 def test_no_way_takes_the_rounds_of_another_network(way):
     refused("found 4 participants of 53 parameters", way, small(), window(OTHERS["size"][0](), 1))
-    refused("gives other parameters", way, small(), window(LOOKALIKES["model"](), 1))
+    refused("gives different parameters", way, small(), window(LOOKALIKES["model"](), 1))
 
 
 def test_samples_of_a_round_of_another_network():
@@ -146,7 +149,7 @@ def test_samples_of_a_round_of_another_network():
     rounds, x = window(network, 1), network.data.train.x
     adjoint = reverse_gossip(network, rounds, evaluate_on(network))
     scaled = replace(network.data, train=replace(network.data.train, x=1.04 * x))
-    with pytest.raises(ValueError, match="gives other parameters"):
+    with pytest.raises(ValueError, match="gives different parameters"):
         by_sample(replace(network, data=scaled), rounds[0], adjoint)
 
 
@@ -158,7 +161,9 @@ def test_the_sources_that_were_asked_for_are_replayed(way):
         theta = first.half.theta.clone()
         theta[source] += 0.01
         wrong = [first._replace(half=first.half._replace(theta=theta))]
-        refused(f"participant {source} in round 2 gives other", way, network, wrong, sources=[(source + 1) % 9, source])
+        refused(
+            f"participant {source} in round 2 gives different", way, network, wrong, sources=[(source + 1) % 9, source]
+        )
 
 
 def test_sources_that_sat_the_round_out_are_not_all_that_is_replayed():
@@ -169,7 +174,7 @@ def test_sources_that_sat_the_round_out_are_not_all_that_is_replayed():
 def test_a_recording_with_another_seed_of_dropout():
     network = small(smooth(nn.Dropout(0.5)), strategy="loop")
     other = replace(network, seed=network.seed + 1)
-    refused(r"gives other parameters.*loss, optimizer and seed\.", truth, other, window(network, 1))
+    refused(r"gives different parameters.*loss, optimizer and seed\.", truth, other, window(network, 1))
 
 
 class Restless(nn.Module):
@@ -232,13 +237,13 @@ NOT_TENSORS = {"float": (lambda o, t: o.mean().item(), "float"), "None": (lambda
 
 @pytest.mark.parametrize(("measure", "kind"), NOT_TENSORS.values(), ids=NOT_TENSORS)
 def test_a_measure_must_give_a_tensor(measure, kind):
-    with pytest.raises(TypeError, match=rf"must give a tensor; found {kind}\. Leave out \.item\(\)"):
+    with pytest.raises(TypeError, match=rf"must return a tensor; found {kind}\. Remove \.item\(\)"):
         evaluate_on(small(), measure=measure)
 
 
 def test_a_measure_must_give_a_number():
     with pytest.raises(
-        ValueError, match=r"must give a number; at the initial parameters it is nan.*no evaluation sample has"
+        ValueError, match=r"must return a finite number; at the initial parameters it is nan.*no evaluation sample has"
     ):
         evaluate_on(small(), measure=measures.on_class(99))
 
@@ -247,7 +252,7 @@ def test_a_measure_must_give_a_number_on_every_set():
     network = small()
     targets = network.data.train.y
     sets = [network.data.train.subset((targets == min(k, 2)).nonzero()[:5, 0]) for k in range(NODES)]
-    with pytest.raises(ValueError, match="must give a number"):
+    with pytest.raises(ValueError, match="must return a finite number"):
         evaluate_on(network, sets, measures.on_class(0))
 
 

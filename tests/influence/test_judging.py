@@ -88,7 +88,7 @@ def test_there_must_be_a_set_for_each_participant(count):
 
 
 def test_a_measure_must_be_scalar():
-    with pytest.raises(ValueError, match=r"must give a scalar; found shape \(7, 3\).*mean"):
+    with pytest.raises(ValueError, match=r"must return a scalar; found shape \(7, 3\).*mean"):
         evaluate_on(small(), measure=lambda outputs, targets: outputs)
 
 

@@ -60,7 +60,7 @@ def test_inner_products_of_single_precision_are_summed_in_double():
 
 def test_a_round_of_another_network_is_refused():
     done = next(simulate(make(), 1))
-    with pytest.raises(ValueError, match=r"round 0 must be of this network"):
+    with pytest.raises(ValueError, match=r"round 0 must belong to this network"):
         proximity(cases.small(), done, judged(cases.small()))
 
 
@@ -77,13 +77,15 @@ def test_own_data_are_samples_of_ones_own_part_drawn_by_the_seed():
 
 @pytest.mark.parametrize("size", [0, 13])
 def test_own_data_must_be_there(size):
-    with pytest.raises(ValueError, match=rf"size must be in 1\.\.12, the least that a participant holds; found {size}"):
+    with pytest.raises(
+        ValueError, match=rf"size must be in 1\.\.12, the fewest samples that a participant holds; found {size}"
+    ):
         own_data(cases.small(), size)
 
 
 def test_own_data_need_a_partition():
     network = cases.small(batches=lambda t: torch.zeros(4, 1, 4, dtype=torch.int64))
-    with pytest.raises(ValueError, match=r"participants must have data of their own; this network was given batches"):
+    with pytest.raises(ValueError, match=r"own_data needs a partition; this network was built from batches alone"):
         own_data(network, 3)
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
     [
         (torch.optim.LBFGS, {}, TypeError, r"SGD, torch.optim.Adam, torch.optim.AdamW, .*; found LBFGS\.$"),
         (torch.optim.Rprop, {}, TypeError, r"whose steps can be replayed; found Rprop\.$"),
-        (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.1}, ValueError, "SGD with dampening is not known"),
+        (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.1}, ValueError, "SGD with dampening is not supported"),
         (torch.optim.Adam, {"decoupled_weight_decay": True}, ValueError, "Adam with decoupled_weight_decay"),
     ],
 )
@@ -49,7 +49,9 @@ def test_frozen_parameters_must_be_everybodys():
         model[0].requires_grad_(False)
         nn.init.constant_(model[0].bias, float(k == 3))
         nn.init.ones_(model[0].weight)
-    with pytest.raises(ValueError, match=r"not trained must be the same for everyone; those of 3 are not"):
+    with pytest.raises(
+        ValueError, match=r"frozen parameters must be the same for everyone; those of participant 3 differ"
+    ):
         loop.recorder()
 
 
@@ -65,11 +67,11 @@ def test_refuses_participants_that_are_not_alike():
     with pytest.raises(ValueError, match=r"found 0 models"):
         watch([], [])
     wider = smooth(width=5).double()
-    with pytest.raises(ValueError, match=r"all models must be alike, .*; 1 is not like 0"):
+    with pytest.raises(ValueError, match=r"all models must have the same names, .*; 1 differs from 0"):
         watch([models[0], wider], [optimizers[0], torch.optim.SGD(wider.parameters(), lr=0.3)])
     with pytest.raises(ValueError, match="optimizer 1 must step all parameters of model 1, and no others"):
         watch(models[:2], [optimizers[0], optimizers[2]])
-    with pytest.raises(ValueError, match="parameters of its own; 0 and 1 share theirs"):
+    with pytest.raises(ValueError, match="must not share parameters; 0 and 1 do"):
         watch([models[0]] * 2, [optimizers[0]] * 2)
 
 
@@ -114,14 +116,14 @@ def test_says_who_did_not_gossip_as_told_and_by_how_much():
 
     loop.gossip = other
     with pytest.raises(
-        ValueError, match=r"participant 2 must leave round 0 with Σ_j W\[2, j\] θ_j; its theta is off by 0\.25"
+        ValueError, match=r"after round 0, participant 2 must have Σ_j W\[2, j\] θ_j; its theta is off by 0\.25"
     ):
         one_round(loop, loop.recorder(), W)
 
 
 def test_refuses_gossip_outside_the_round():
     loop, W = plain(), changing()(0)
-    with pytest.raises(ValueError, match=r"participant 0 must leave round 0 with .* inside the `with` block"):
+    with pytest.raises(ValueError, match=r"after round 0, participant 0 must have .* inside the `with` block"):
         one_round(loop, loop.recorder(), W, gossip=False)
     loop = plain()
     recorder = loop.recorder()
@@ -244,7 +246,7 @@ X, Y = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)
         (X[:1], Y, None, ValueError, r"a row for each sample, at least one; found shapes \[1, 3\] and \[2\]"),
         (X[:0], Y[:0], None, ValueError, r"at least one; found shapes \[0, 3\]"),
         (torch.tensor(1.0), Y, None, ValueError, r"found shapes \[\] and \[2\]"),
-        (X.byte(), Y, None, TypeError, r"found uint8\. Give x\.float\(\), or x\.long\(\) for tokens"),
+        (X.byte(), Y, None, TypeError, r"found uint8\. Pass x\.float\(\), or x\.long\(\) for tokens"),
         (X[:, :2], Y, None, ValueError, r"keep their shape and dtype; x had \[3\] torch.float32, then \[2\]"),
         (X, Y.int(), None, ValueError, r"y had \[\] torch.int64, then \[\] torch.int32"),
         (X, Y, [3], ValueError, r"index must be 2 whole numbers, .*; found torch.int64 of shape \[1\]"),

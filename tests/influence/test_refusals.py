@@ -80,7 +80,7 @@ def test_inputs_that_are_slightly_off_are_noticed(dtype, factor):
     if dtype == "float32" and factor < 1.01:
         pytest.skip("rounding of single precision may be as large")
     honest, other = small(dtype=dtype), small(dtype=dtype, data=scaled)
-    with pytest.raises(ValueError, match="gives other parameters"):
+    with pytest.raises(ValueError, match="gives different parameters"):
         influence.truth(other, window(honest, 1), influence.evaluate_on(other))
     for strategy in ("loop", "vmap"):
         again = small(dtype=dtype, strategy=strategy)

@@ -85,7 +85,7 @@ def test_a_cascade_of_samples_names_them():
     rounds = cases.window(network, 1)
     made = truth_of_samples(network, rounds, evaluate_on(network), 2, samples=[3, 1])
     with pytest.raises(
-        ValueError, match=r"say which samples the cascade is of: sample=round.draw.batch\[source, 0, list\("
+        ValueError, match=r"name the samples of the cascade: sample=round.draw.batch\[source, 0, list\("
     ):
         table_of(made)
     drawn = rounds[0].draw.batch[2, 0]

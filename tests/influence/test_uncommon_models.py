@@ -135,7 +135,7 @@ def test_a_model_that_can_be_trained_but_not_judged_side_by_side_is_looped(monke
 
 def test_a_recording_in_which_others_had_other_labels():
     mirrored = small(corruptions=[Corruption("mirror-labels", (1, 2, 3))])
-    with pytest.raises(ValueError, match=r"participant 1 in round 2 gives other parameters"):
+    with pytest.raises(ValueError, match=r"participant 1 in round 2 gives different parameters"):
         truth(small(), window(mirrored, 1), evaluate_on(small()))
 
 

@@ -121,9 +121,9 @@ def test_nothing_to_look_at():
 def test_rounds_of_another_network(samples):
     network, other = small(), small(optimizer="momentum")
     rounds, yardstick = list(simulate(network, 3)), influence.evaluate_on(other)
-    with pytest.raises(ValueError, match=r"must be of this network, .* with state momentum; found"):
+    with pytest.raises(ValueError, match=r"must belong to this network, .* with state momentum; found"):
         list(influence.score_rounds(other, rounds, yardstick, samples=samples))
-    with pytest.raises(ValueError, match=r"must be of this network"):
+    with pytest.raises(ValueError, match=r"must belong to this network"):
         list(influence.full_horizon(other, reversed(rounds), yardstick))
     with pytest.raises(ValueError, match=r"must be consecutive"):
         list(influence.score_rounds(network, rounds[::-1], influence.evaluate_on(network)))

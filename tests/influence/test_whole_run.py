@@ -16,7 +16,7 @@ from cascadice.engine.rounds import Adjoint
 from cascadice.engine.weighting import with_weights
 from cascadice.influence import evaluate_on, full_horizon
 from cascadice.influence.weighted_run import WeightedRun, focus
-from cascadice.influence.whole_run import collect, sweep, whole_run
+from cascadice.influence.whole_run import combine_rounds, sweep, whole_run
 from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
 from cascadice.optimizers import Optimizer, build, clip
 
@@ -247,7 +247,7 @@ def test_a_sweep_can_be_resumed():
             break
     rest = list(sweep(run, kept, saved))
     assert [s.t for s in rest] == [5, 4, 3, 2, 1, 0]
-    assert torch.equal(collect([*some, *rest]).by_round, collect(whole).by_round)
+    assert torch.equal(combine_rounds([*some, *rest]).by_round, combine_rounds(whole).by_round)
 
 
 def test_every_round_that_is_played_or_scored_is_told():
@@ -300,5 +300,5 @@ def test_only_the_latest_adjoint_is_held():
             del scored
             assert sum(one() is not None for one in held) <= 2
 
-    collect(watched())
+    combine_rounds(watched())
     assert len(held) == ROUNDS

@@ -23,7 +23,7 @@ def test_bad_input():
         (lambda: whole_run(network, [], evaluation), "at least one round"),
         (lambda: whole_run(network, [rounds[0], rounds[2]], evaluation), "one by one"),
         (lambda: whole_run(network, 3, evaluation, at=-1.0), "at least 0"),
-        (lambda: whole_run(network, 3, evaluation, at=torch.ones(3)), "one a participant"),
+        (lambda: whole_run(network, 3, evaluation, at=torch.ones(3)), "one per participant"),
         (lambda: whole_run(network, 3, evaluation, on=7), "a participant below 4"),
         (lambda: whole_run(network, 3, evaluation, on="nobody"), "average"),
         (lambda: whole_run(fleet([network, network]), 3, evaluation, on="average"), "side by side"),
@@ -31,7 +31,7 @@ def test_bad_input():
         (lambda: whole_run(network, 3, evaluation, during=range(0)), r"during must be rounds of the run, from 0 to 2"),
         (lambda: whole_run(network, 3, evaluation, during=range(2, 4)), r"from 0 to 2; found range\(2, 4\)"),
         (lambda: whole_run(network, rounds[2:], evaluation, during=range(1, 3)), r"from 2 to 8; found range\(1, 3\)"),
-        (lambda: with_weights(network, samples=torch.ones(3)), "one a training sample"),
+        (lambda: with_weights(network, samples=torch.ones(3)), "one per training sample"),
     ):
         with pytest.raises(ValueError, match=message):
             bad()

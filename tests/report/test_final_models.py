@@ -36,7 +36,7 @@ def test_who_helped_the_final_models_comes_first(final, tmp_path):
     (sentence,) = (text for text in data["findings"] if text.startswith("Shares sum to"))
     sums = f"Shares sum to {shares.sum():+.4f}; training changed the loss by {summary.training_change:+.4f}."
     assert sentence.startswith(f"{sums} The shares miss what training changed by ")  # with one point
-    assert sentence.endswith("Ask for more points: --points 2 --overwrite.")
+    assert sentence.endswith("Use more points: --points 2 --overwrite.")
     section = data["final"]
     assert section["title"] == "Who helped the final models"
     assert section["columns"] == [
@@ -132,7 +132,7 @@ def test_influence_on_models_that_are_no_longer_the_final_ones_is_not_shown(fina
     data = collect(folder)
     assert (data["final"], data["influence"], data["samples"]) == (None, None, None)
     (note,) = data["notes"]
-    wrong = f"it is about the models after {CONFIG.rounds} rounds, but the run has {CONFIG.rounds + 2} by now. "
+    wrong = f"it is about the models after {CONFIG.rounds} rounds, but the run now has {CONFIG.rounds + 2}. "
     assert note == f"The influence in whole-run is not shown: {wrong}Repeat the command with --overwrite."
     assert "whole-run" in [entry["name"] for entry in data["commands"]]
     assert main(["check", str(folder)]) != 0

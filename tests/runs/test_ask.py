@@ -113,7 +113,7 @@ def test_other_settings_are_refused_or_replace_what_is_there(run):
     (run / "influence" / "mine.txt").write_text("kept")
     other = replace(ASKED, hops=1, every=5)
     with pytest.raises(
-        ValueError, match=r"holds influence of other settings: hops is '2' there, '1' here.*--overwrite"
+        ValueError, match=r"holds influence with other settings: hops is '2' there, '1' here.*--overwrite"
     ):
         ask(run, other, quiet=True)
     ask(run, other, quiet=True, overwrite=True)
@@ -128,7 +128,7 @@ def test_findings_are_told_and_drawn(run, tmp_path, capsys, monkeypatch):
     for words in (
         "scored round 0, 1/1",
         "the loss within 2 hops (first order, summed over rounds)",
-        "These sums do not say what the final models owe to anybody. For that, use --kind whole-run.",
+        "These sums do not tell who contributed to the final models. For that, use --kind whole-run.",
         "test accuracy",
         "the influence of 1 round to",
     ):
@@ -239,9 +239,9 @@ def test_a_place_that_cannot_be_written_to(run):
 
 
 def test_while_training_questions_must_fit_the_run(tmp_path):
-    with pytest.raises(ValueError, match="7 hops need as many rounds; the run has 6"):
+    with pytest.raises(ValueError, match="7 hops need at least as many rounds; the run has 6"):
         runs.run(CONFIG, tmp_path / "run", quiet=True, question=replace(ASKED, hops=7))
-    with pytest.raises(ValueError, match="a resumed run cannot be asked about rounds from before"):
+    with pytest.raises(ValueError, match="influence cannot be computed for the rounds before a resume"):
         runs.run(CONFIG, tmp_path / "run", quiet=True, resume=True, question=ASKED)
     with pytest.raises(ValueError, match="sources must be from 0 to 2; found 5"):
         runs.run(CONFIG, tmp_path / "run", quiet=True, question=Question(sources=(5,)))

@@ -186,7 +186,7 @@ def test_influence_of_another_run_is_not_added_to(tmp_path):
     note = question_note(ASKED, "one")
     files.write_json(tmp_path / tables.NOTE, note)
     assert check_note(tmp_path, note, overwrite=False) == note
-    with pytest.raises(ValueError, match="holds influence of other settings: run is 'one' there, 'other' here"):
+    with pytest.raises(ValueError, match="holds influence with other settings: run is 'one' there, 'other' here"):
         check_note(tmp_path, question_note(ASKED, "other"), overwrite=False)
 
 
@@ -242,9 +242,9 @@ def test_a_manifest_without_times_is_resumed(unlisted):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"seconds": "long"}, r"seconds in .*manifest.json must be a number from 0 on; found 'long'"),
-        ({"rounds": -1}, r"rounds in .* must be a number from 0 on; found -1"),
-        ({"fingerprint": 7}, r"fingerprint in .* must be a text; found 7"),
+        ({"seconds": "long"}, r"seconds in .*manifest.json must be a number, at least 0; found 'long'"),
+        ({"rounds": -1}, r"rounds in .* must be a number, at least 0; found -1"),
+        ({"fingerprint": 7}, r"fingerprint in .* must be a string; found 7"),
     ],
 )
 def test_a_damaged_manifest_is_named(unlisted, changes, said):

@@ -150,7 +150,7 @@ def test_a_process_that_comes_back_goes_on_with_the_others(tmp_path, monkeypatch
     assert away[0] == 12  # it took part in rounds 12 and 13, but kept no checkpoint of them
     assert sorted([*other, *away]) == one
     _, errors = together(2, lambda world: ask(tmp_path, Question(("whole-run-shares",)), quiet=True, world=world))
-    assert all("rank-001 has none of round 12. Ask about" in str(error) for error in errors)
+    assert all("rank-001 lacks round 12. Score" in str(error) for error in errors)
     gathered = gathered_metrics(places_of(tmp_path), 5)
     assert [m.t for m in gathered] == one
     losses = {m.t: m.train_loss for m in store.read_metrics(tmp_path / folder_name(1))}

@@ -12,7 +12,7 @@ import pytest
 from cascadice import files
 from cascadice.files.locks import LOCK
 from cascadice.runs import store, train
-from cascadice.runs.folder import CONFIG, resuming, writing
+from cascadice.runs.folder import CONFIG, locked_for_writing, resuming
 from cascadice.runs.recipes import demo
 from cascadice.runs.train import run
 
@@ -177,7 +177,7 @@ def test_who_writes_removes_what_a_killed_writer_left_but_follows_no_link(tmp_pa
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{}")
     (home / "rounds").symlink_to(tmp_path / "far")
-    with writing(home / "influence"):
+    with locked_for_writing(home / "influence"):
         assert [path for path in (*left, *others) if path.exists()] == others
 
 

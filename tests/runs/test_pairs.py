@@ -61,7 +61,7 @@ def test_the_command_writes_what_the_library_computes(run, recorded, capsys):
     assert (note["kinds"], note["rounds"], note["at"], note["on"]) == ("pairs", "3", "0.8", "1")
     out = capsys.readouterr().out
     assert "whole-run influence with everybody, then without each of 3 participants: about 16 trainings" in out
-    assert "so they substitute each other" in out
+    assert "so they substitute for each other" in out
     strongest = int(np.argmin(rows["change"]))
     line = next(line for line in out.splitlines() if line.startswith("substitutes"))
     assert line.split()[1:3] == [f"{rows[strongest]['left_out']:.0f}", f"{rows[strongest]['participant']:.0f}"]

@@ -92,7 +92,7 @@ def entries(table):
 
 def test_other_questions_are_told_apart_from_those_it_was_asked(old):
     for other, name in ((Question(("truth", "first-order"), hops=2, points=3), "points is '2' there, '3' here"),):
-        with pytest.raises(ValueError, match=f"holds influence of other settings: {name}"):
+        with pytest.raises(ValueError, match=f"holds influence with other settings: {name}"):
             ask.ask(old, other, quiet=True)
 
 

@@ -118,7 +118,9 @@ def test_processes_that_were_told_different_things_say_what_and_who(tmp_path):
 
 
 def test_a_folder_of_other_processes_is_refused(runs, tmp_path):
-    with pytest.raises(ValueError, match=r"rank-000 must be of process 0 of 3; it is of process 0 of 2. Start 2 "):
+    with pytest.raises(
+        ValueError, match=r"rank-000 must belong to process 0 of 3; it is that of process 0 of 2. Start 2 "
+    ):
         trained(runs / "two", replace(CONFIG, rounds=8), count=3, resume=True)
     with pytest.raises(ValueError, match=r"one of 2 processes, which compute together. Use: torchrun --nproc-per-node"):
         train.run(replace(CONFIG, rounds=8), runs / "two" / "rank-000", quiet=True, resume=True)
@@ -127,7 +129,7 @@ def test_a_folder_of_other_processes_is_refused(runs, tmp_path):
 
 
 def test_what_needs_everybody_in_one_place_is_refused_by_name(tmp_path):
-    with pytest.raises(ValueError, match="the rule 'krum' needs what everybody sends in one place"):
+    with pytest.raises(ValueError, match="the rule 'krum' needs all messages in one place"):
         trained(tmp_path / "run", replace(CONFIG, rule="krum", record="none"))
     with pytest.raises(ValueError, match=r"found 6 processes for 5. Start at most 5"):
         trained(tmp_path / "run", count=6)
@@ -162,7 +164,7 @@ def test_a_process_that_fails_is_named_by_those_that_wait(said, shown):
 
 def test_one_process_that_never_speaks_is_not_waited_for_long():
     _, (waited, _) = together(2, lambda world: None if world.rank else replace(world, timeout=0.2).tell(1))
-    assert "process 1 said nothing for 0.2 s" in str(waited)
+    assert "process 1 did not answer for 0.2 s" in str(waited)
 
 
 def asked(runs, question, ask, name, **world):
@@ -266,7 +268,7 @@ def test_every_process_s_files_are_checked(runs, capsys):
 
 def test_several_processes_say_what_kind_of_folder_they_were_given(runs):
     for place, said in (
-        (runs / "one", "it is the run of a single process. Ask without torchrun."),
+        (runs / "one", "it is the run of a single process. Leave out torchrun."),
         (runs / "two" / "rank-000", f"it is the part of one process. Name the folder above it: {runs / 'two'}."),
     ):
         _, errors = together(2, lambda world, place=place: ask(place, Question(), quiet=True, world=world))

@@ -70,5 +70,5 @@ def test_recorded_rounds_are_a_sequence_of_which_one_is_loaded_at_a_time(tmp_pat
         recorded[5]
     with pytest.raises(ValueError, match="lacks round 2"):
         Recording(tmp_path, Config(), network, (0, 1, 3, 4)).consecutive_rounds()
-    with pytest.raises(ValueError, match=r"rank-001 has none of round 2: it was away, or died .*--policy restart"):
+    with pytest.raises(ValueError, match=r"rank-001 lacks round 2: it was away, or died .*--policy restart"):
         Recording(tmp_path, Config(), network, (0, 1, 3, 4), away=((), (2,))).consecutive_rounds()

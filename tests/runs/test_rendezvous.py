@@ -47,7 +47,7 @@ def test_a_port_that_is_taken_is_said(monkeypatch):
 
 def test_an_unreachable_rendezvous_ends_in_time(monkeypatch):
     started(monkeypatch, RANK="1", MASTER_PORT="1")
-    late = r"the others could not be reached at 127.0.0.1:1 within 0.3 s"
+    late = r"the other processes could not be reached at 127.0.0.1:1 within 0.3 s"
     with pytest.raises(ConnectionError, match=late), joined(timeout=0.3):
         pass
 
@@ -57,7 +57,7 @@ def test_a_server_that_is_no_store_is_not_waited_for_long(monkeypatch):
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         started(monkeypatch, RANK="1", MASTER_PORT=str(silent.getsockname()[1]))
-        late = r"within 0.3 s: something listens there, but is no store of torchrun"
+        late = r"within 0.3 s: something listens there, but it is not a torchrun store"
         with pytest.raises(ConnectionError, match=late), joined(timeout=0.3):
             pass
 
@@ -115,7 +115,7 @@ def test_processes_with_different_policies_or_missing_ones_are_named():
         "all processes must agree; --policy is 'stop' in process 0, 'restart' in process 2. Start them all alike.",
         "all processes must agree; --policy is 'stop' in process 1, 'restart' in process 2. Start them all alike.",
     }
-    with pytest.raises(ConnectionError, match=r"process 1 did not come within 0.1 s"):
+    with pytest.raises(ConnectionError, match=r"process 1 did not arrive within 0.1 s"):
         rendezvous.arrive(dist.HashStore(), 0, 2, 0.1, "stop", False)
 
 
@@ -124,7 +124,7 @@ def test_processes_that_are_to_stop_are_not_started_again(monkeypatch):
     started(monkeypatch, WORLD_SIZE="1")
     monkeypatch.setattr(processes, "connect", lambda *where: store)
     assert not processes._joined("lo", 1.0, "carry-on", 0.5).again
-    with pytest.raises(ValueError, match="Use --policy restart to go on from the last checkpoint"):
+    with pytest.raises(ValueError, match="Use --policy restart to continue from the last checkpoint"):
         processes._joined("lo", 1.0, "stop", None)
     with pytest.raises(ValueError, match="--patience above 0"):
         processes._joined("lo", 1.0, "stop", 0.0)

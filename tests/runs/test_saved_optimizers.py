@@ -58,6 +58,6 @@ def test_an_optimizer_that_nothing_can_build_again_is_said_with_a_remedy(tmp_pat
     network = own(mine(), optimizer=["sgd", "sgd", signs, "sgd"])
     cd.save(network, cd.simulate(network, 1), tmp_path / "run")
     assert main(["detect", str(tmp_path / "run"), "--quiet"]) == 2
-    assert "Ask in the process that saved the network (cd.score, cd.report), or train with one of" in (
+    assert "Use the process that saved the network (cd.score, cd.report), or train with one of" in (
         capsys.readouterr().err
     )

@@ -213,11 +213,12 @@ def test_what_nothing_can_build_again_is_said(data, tmp_path, capsys):
     cd.save(network, cd.simulate(network, 2), tmp_path / "run")
     assert main(["influence", str(tmp_path / "run")]) == 2
     assert (
-        "the model 'Sequential' was built in Python, and nothing says how to build it again" in capsys.readouterr().err
+        "the model 'Sequential' was built in Python, and this process does not know how to build it"
+        in capsys.readouterr().err
     )
     assert main(["influence", str(tmp_path / "run"), "--model", f"{__name__}:make", "--quiet"]) == 0
     assert main(["influence", str(tmp_path / "run"), "--loss", "mse", "--model", f"{__name__}:make"]) == 2
-    assert "in round 0 gives other parameters" in capsys.readouterr().err
+    assert "in round 0 gives different parameters" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -258,7 +259,7 @@ def test_files_of_earlier_versions_are_read(known, data, tmp_path):
     facts = dict(known) | json.loads(metadata["network"])
     del facts["format"]
     write_tensors(folder / NETWORK, tensors, {"network": json.dumps(facts)})
-    config = replace(read_config(folder), saved=saved.Kept(tensors, facts).digest)
+    config = replace(read_config(folder), saved=saved.SavedNetwork(tensors, facts).digest)
     again = saved.network_of(folder, config)
     assert again is not network
     assert torch.equal(again.initial.theta, network.initial.theta)
@@ -274,7 +275,7 @@ def test_files_of_earlier_versions_are_read(known, data, tmp_path):
             {"format": "cascadice-network-3"},
             r"format cascadice-network-2; found cascadice-network-3\. Read it",
         ),
-        ({"weather": "fine"}, r"must say what this version knows; found weather\. Read it with the version"),
+        ({"weather": "fine"}, r"has unknown entries: weather\. Read it with the version"),
     ],
 )
 def test_a_saved_network_of_a_later_version_is_refused(later, reason, data, tmp_path):
@@ -295,7 +296,7 @@ def test_rounds_that_are_missing_are_named(data, tmp_path, capsys):
     assert main(["influence", str(tmp_path / "run"), "--kind", "whole-run"]) == 2
     assert "lacks round 0. Save it with all of them" in capsys.readouterr().err
     assert main(["run", "--resume", "--out", str(tmp_path / "run")]) == 2
-    assert "this network was built in Python, and trains there" in capsys.readouterr().err
+    assert "this network was built in Python and can only be trained there" in capsys.readouterr().err
 
 
 def test_what_cannot_be_saved_is_refused(data, tmp_path):
@@ -304,7 +305,7 @@ def test_what_cannot_be_saved_is_refused(data, tmp_path):
     for wrong, reason in ((rounds[::2], "must be consecutive"), ([], "at least one round")):
         with pytest.raises(ValueError, match=reason):
             cd.save(network, wrong, tmp_path / reason[:4])
-    with pytest.raises(ValueError, match="must be of this network"):
+    with pytest.raises(ValueError, match="must belong to this network"):
         cd.save(own(data, nodes=3), rounds, tmp_path / "other")
     with pytest.raises(ValueError, match="a function that other processes can import"):
         cd.save(network, rounds, tmp_path / "lambda", model=lambda: None)

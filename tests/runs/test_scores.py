@@ -162,7 +162,7 @@ def test_progress_is_shown(network, capsys):
     printed = capsys.readouterr().out
     assert "whole-run influence, 3/3" in printed
     assert "scoring rounds, 2/2" in printed
-    with pytest.raises(ValueError, match="progress needs to know where training stops"):
+    with pytest.raises(ValueError, match="progress needs the number of rounds"):
         next(iter(cd.simulate(network, progress=True)))
 
 
@@ -184,7 +184,9 @@ def test_wrong_kinds_are_named(network, rounds):
     with pytest.raises(TypeError, match=r"hops must be a whole number, or None for the final models; found 2\.5"):
         cd.score(network, rounds, hops=2.5)
     for wrong, found in ((rounds[0], "Round"), (network, "Network"), (rounds[0].after.theta, "Tensor")):
-        with pytest.raises(TypeError, match=f"rounds must be a list of rounds, as of simulate; found {found}"):
+        with pytest.raises(
+            TypeError, match=f"rounds must be a list of rounds, such as those of simulate; found {found}"
+        ):
             cd.score(network, wrong)
     with pytest.raises(TypeError, match=r"found function\. Use influence\.evaluate_on"):
         cd.score(network, rounds, evaluation=cd.losses.accuracy)

@@ -209,16 +209,16 @@ def test_the_final_models_come_first_with_what_shares_sum_to():
     ):
         assert line in text
     assert "shares sum" not in told(summarise(concatenate(rows), 3))
-    assert "owe to anybody" not in text
+    assert "contributed to the final models" not in text
 
 
 @pytest.mark.parametrize(("change", "warning"), [
     (-0.5, ""),
     (-0.54, ""),
-    (-0.75, ". The shares miss what training changed by 33 %: do not take them for parts of the whole. Ask for more "
+    (-0.75, ". The shares miss what training changed by 33 %: do not read them as parts of a whole. Use more "
             "points: --points 8 --overwrite"),
-    (0.3, ". The shares do not even have the sign of what training changed: do not take them for parts of the whole. "
-          "Ask for more points: --points 8 --overwrite"),
+    (0.3, ". The shares do not even have the same sign as what training changed: do not read them as parts of a "
+          "whole. Use more points: --points 8 --overwrite"),
 ])  # fmt: skip
 def test_shares_that_do_not_add_up_are_called_so(change, warning):
     scores = table_of_participants("whole-run shares", 0, torch.tensor([-0.75, 0.25, 0.0], dtype=torch.float64))
@@ -250,7 +250,7 @@ def test_sums_over_hops_are_not_called_help_to_the_final_models(asked, title):
     scores = table_of_participants("truth", 0, torch.tensor([-0.75, 0.25, 0.0], dtype=torch.float64))
     text = told(summarise(scores, 3, asked=asked))
     assert title in text
-    assert "These sums do not say what the final models owe to anybody. For that, use --kind whole-run.\n" in text
+    assert "These sums do not tell who contributed to the final models. For that, use --kind whole-run.\n" in text
 
 
 def test_what_is_within_noise_is_not_called_harm():

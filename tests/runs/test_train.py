@@ -135,7 +135,7 @@ def test_a_run_may_grow(tmp_path):
     assert final(tmp_path / "grown") == final(tmp_path / "whole")
     again = run(SMALL, tmp_path / "grown", resume=True, quiet=True)
     assert again.last.t == 5
-    with pytest.raises(ValueError, match=r"already has 6 rounds; 4 were asked for"):
+    with pytest.raises(ValueError, match=r"already has 6 rounds; 4 were requested"):
         run(override(SMALL, {"rounds": 4}), tmp_path / "grown", resume=True, quiet=True)
 
 

@@ -171,7 +171,7 @@ def test_a_rule_that_chose_who_listens_is_followed_as_recorded(rule, tmp_path, m
     expected = whole_run(network, rounds, evaluation, at=0.7).by_round
     np.testing.assert_allclose(found.updates["whole-run at 0.7"], expected, rtol=1e-12)
     store.delete_rounds(run, [3])
-    with pytest.raises(ValueError, match=rf"the rule '{rule}' chose who listens.*lacks round 3. Train it again with"):
+    with pytest.raises(ValueError, match=rf"the rule '{rule}' chose W during.*lacks round 3. Train it again with"):
         ask(run, BOTH, quiet=True)
 
 

@@ -13,7 +13,7 @@ from cascadice.applications.plain import Json, plain
 from cascadice.console import Console, say
 from cascadice.pictures import charts
 from cascadice.runs import together
-from cascadice.runs.folder import read_run_config, writing
+from cascadice.runs.folder import locked_for_writing, read_run_config
 from cascadice.runs.processes import ONE_PROCESS, World, joined
 from cascadice.runs.recording import Recording, results_folder
 
@@ -36,7 +36,7 @@ def run_in_processes(args: argparse.Namespace, name: str, command: Callable[[arg
         together.agree(world, name, flags, args.overwrite)
         given, args.out, args.quiet = args.out, out, args.quiet or world.rank > 0
         read_run_config(folder)
-        with writing(out):
+        with locked_for_writing(out):
             command(args, world)
         together.point_to_all(world, args.run, given, args.quiet)
 

@@ -1,4 +1,4 @@
-"""`cascadice influence`: whose data helped whom in a run, who helped the final models, and who substitutes whom."""
+"""`cascadice influence`: whose data helped whom in a run, who helped the final models, and who substitutes for whom."""
 
 import argparse
 from typing import Any

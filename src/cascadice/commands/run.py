@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 def add(parser: argparse.ArgumentParser) -> None:
     recipe = "a name from `cascadice list recipes`, or the folder or config.json of a run"
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help=recipe)
-    parser.add_argument("--out", metavar="DIR", help="folder for everything that is written (runs/RECIPE)")
+    parser.add_argument("--out", metavar="DIR", help="folder for all output (runs/RECIPE)")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in the folder")
     parser.add_argument("--resume", action="store_true", help="continue the run in the folder, bit for bit")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     parser.add_argument("--download", action="store_true", help="fetch the data set if it is not on this machine")
-    text = "serve the run's page to this machine (any free port); at a terminal, open it and stay until Ctrl-C"
+    text = "serve the run's page on this machine (any free port); in a terminal, open it and keep it up until Ctrl-C"
     parser.add_argument("--live", nargs="?", type=_port, const=0, metavar="PORT", help=text)
-    parser.add_argument("--no-browser", action="store_true", help="with --live: print the address only")
+    parser.add_argument("--no-browser", action="store_true", help="with --live: only print the address")
     text = "follow training elsewhere: tensorboard, wandb (offline), mlflow, separated by commas"
     parser.add_argument("--loggers", "--log", dest="log", metavar="LOGGERS", help=text)  # torchrun takes --log
     parser.add_argument(
@@ -75,12 +75,18 @@ def run_live(
     config: Config, out: "Folder", port: int = 0, *, stay: bool = False, opened: Callable[[str], object] | None = None,
     **options: Any,
 ) -> "Summary":  # fmt: skip
-    """Train as `cascadice.runs.train.run` does, and serve the run's page to this machine.
+    """Train as `cascadice.runs.train.run` does, and serve the run's page on this machine.
 
     Args:
         port: The port to listen on; 0 chooses a free one.
         stay: Whether to go on serving when the run has ended, until Ctrl-C.
         opened: Called with the address before the first round.
+
+    Returns:
+        What `run` returns.
+
+    Example:
+        >>> run_live(RECIPES["demo"](), "runs/demo", opened=webbrowser.open)  # doctest: +SKIP
     """
     from cascadice.report import live as pages
     from cascadice.runs import train

@@ -11,7 +11,7 @@ from pathlib import Path
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the folder that `cascadice run` or `cd.save` wrote")
     parser.add_argument("--port", type=int, default=0, metavar="PORT", help="port to serve on (any free port)")
-    parser.add_argument("--no-browser", action="store_true", help="print the address only")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -174,7 +174,7 @@ def given(index: Int[Tensor, "rounds nodes steps batch"], *, n_samples: int | No
 
     def batches(t: int) -> Int[Tensor, "nodes steps batch"]:
         if not 0 <= t < len(index):
-            raise ValueError(f"batches were given for rounds 0..{len(index) - 1}; round {t} was asked for.")
+            raise ValueError(f"batches were given for rounds 0..{len(index) - 1}; round {t} was requested.")
         return index[t]
 
     return batches

@@ -139,7 +139,7 @@ def by_class(
     pools = _shuffled_classes(labels, seed)
     if not 1 <= classes_per_node <= len(pools):
         raise ValueError(
-            f"classes_per_node must lie in 1..{len(pools)}, the classes there are; found {classes_per_node}."
+            f"classes_per_node must be in 1..{len(pools)}, the number of classes; found {classes_per_node}."
         )
     generator = seeds.generator(seed, "partition", "by-class")
     parts: list[list[Tensor]] = [[] for _ in range(nodes)]
@@ -359,6 +359,6 @@ def _check_sizes(n_samples: int, nodes: int, per_node: int | None, *, disjoint: 
         )
     if disjoint and per_node is not None and nodes * per_node > n_samples:
         raise ValueError(
-            f"{nodes} participants × {per_node} samples need {nodes * per_node}, there are {n_samples}; "
+            f"{nodes} participants × {per_node} samples need {nodes * per_node}, but there are {n_samples}; "
             f"use at most {n_samples // nodes} each, or with-replacement."
         )

@@ -127,7 +127,7 @@ class Samples:
         """The rows of x and y that hold these samples.
 
         Raises:
-            IndexError: Where one of them was not kept.
+            IndexError: If one of them was not kept.
         """
         if self.numbers is None:
             return index

@@ -146,11 +146,11 @@ def completed(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network
     batch_plans.check_round(drawn.batch, len(network.data.train), 0)
     if drawn.batch.shape[0] != network.nodes or drawn.W.shape[0] != network.whole:
         counts = f"{drawn.W.shape[0]} in W and {drawn.batch.shape[0]} in the batches"
-        raise ValueError(f"there must be {network.nodes} participants everywhere; found {counts}.")
+        raise ValueError(f"W and the batches must have {network.nodes} participants; found {counts}.")
     phase = groups.phases_in(network, drawn)[0].draw
     k, size = next(((k, size) for k, (steps, size) in enumerate(batch_plans.sizes(drawn.batch)) if steps), (0, 0))
     if not size:
-        raise ValueError("somebody must train in round 0, on which the model is tried; its batches are all empty.")
+        raise ValueError("someone must train in round 0, on which the model is checked; its batches are all empty.")
     stochastic = _draws_at_random(network, load(network, phase, [k], group=Group(network.learner, (k,), 1, size)))
     network = replace(network, learner=replace(network.learner, stochastic=stochastic))
     network = replace(network, groups=groups.groups_of(network, drawn.batch, optimizers))
@@ -160,7 +160,7 @@ def completed(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network
     lookup(STRATEGIES, network.strategy, "strategy")
     if stochastic and network.strategy != "loop":
         raise ValueError(
-            f"a model that draws at random (dropout) must run as a loop, each participant from its own seed; "
+            f"a model that draws random numbers (dropout) must run in a loop, which seeds each participant separately; "
             f"found strategy {network.strategy!r}. Use 'loop' or 'auto'."
         )
     return network
@@ -195,7 +195,7 @@ def _draws_at_random(network: Network, inputs: LocalInputs) -> bool:
         raise ValueError(f"model and loss must take a batch of {shapes}; they raised: {reason}") from error
     if not isinstance(value, Tensor):
         kind = type(value).__name__
-        raise TypeError(f"the loss must give a tensor; found {kind}. Leave out .item(), float() and the like.")
+        raise TypeError(f"the loss must return a tensor; found {kind}. Remove .item(), float() and the like.")
     if value.dim() != 0:
         raise ValueError(f"the loss must be a scalar; found shape {list(value.shape)}. Use e.g. .mean().")
     return moved or not torch.equal(*outputs)
@@ -207,9 +207,9 @@ def _device(name: str | torch.device) -> torch.device:
     except RuntimeError:
         raise ValueError(f"unknown device {name!r}. Use 'cpu' or 'cuda'.") from None
     if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"participants live on 'cpu' or 'cuda'; found device {str(name)!r}.")
+        raise ValueError(f"the device must be 'cpu' or 'cuda'; found {str(name)!r}.")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("CUDA was asked for but torch finds no CUDA device here. Use the device 'cpu'.")
+        raise ValueError("CUDA was requested, but torch finds no CUDA device. Use the device 'cpu'.")
     return device
 
 
@@ -251,7 +251,7 @@ def _initial(
 def _stacked(modules: Sequence[nn.Module]) -> Tensor:
     for k, module in enumerate(modules):
         if not all(map(torch.equal, frozen_of(modules[0]), frozen_of(module))):
-            raise ValueError(f"parameters that are not trained must be the same for everyone; those of {k} are not.")
+            raise ValueError(f"frozen parameters must be the same for everyone; those of participant {k} differ.")
     return torch.stack([flatten(module) for module in modules]) if modules else torch.empty(0, 0)
 
 
@@ -267,6 +267,6 @@ def _fresh_model(model: Model, seed: int, node: int) -> nn.Module:
                 reset()
         if torch.equal(before, flatten(fresh)):
             raise ValueError(
-                "init='own' must draw new parameters; this model has no reset_parameters. Give a function making one."
+                "init='own' must draw new parameters; this model has no reset_parameters. Pass a function making it."
             )
         return fresh

@@ -41,7 +41,7 @@ def _largest_tenth(update: Rows) -> Rows:
 
 COMPRESSIONS: Mapping[str, Compression] = {
     # the derivative of rounding is 0 almost everywhere, so rounding is treated as the identity (straight-through)
-    "8-bit": Compression(_eight_bits, lambda direction, decoded: direction, "8 bits an entry, scaled by row"),
+    "8-bit": Compression(_eight_bits, lambda direction, decoded: direction, "8 bits per entry, scaled by row"),
     "top-k": Compression(
         _largest_tenth,
         lambda direction, decoded: torch.where(decoded != 0, direction, 0.0),

@@ -62,16 +62,14 @@ def _check_used(given: DataOptions) -> None:
     unused = [name for name in named if getattr(given, name) is not None]
     unused += list(given.options) if given.partition is None else []
     if unused:
-        raise TypeError(
-            f"with batches given, network() makes no use of {', '.join(unused)}. Leave out one or the other."
-        )
+        raise TypeError(f"if batches are given, network() ignores {', '.join(unused)}. Leave out one or the other.")
 
 
 def _scheme(partition: Any, options: dict[str, Any], least: int) -> Any:
     """The partition with its options; only named ones have options."""
     if not isinstance(partition, str):
         if options:
-            raise TypeError(f"{next(iter(options))!r} is an option of a named partition; found one that is not named.")
+            raise TypeError(f"{next(iter(options))!r} is an option of a named partition; this one has no name.")
         return partition
     known = lookup(partitions.PARTITIONS, partition, "partition").options
     if unknown := next((name for name in options if name not in known), None):
@@ -123,5 +121,5 @@ def _check_held(batch: Int[Tensor, "n steps size"], held: Tensor | None, samples
         k, step, place = missing.nonzero()[0].tolist()
         raise ValueError(
             f"participants must draw from their own part; {k} draws sample {int(drawn[k, step, place])} in round {t}, "
-            "which the partition does not give it. Leave out the partition, or draw from it."
+            "which it does not hold. Leave out the partition, or draw from it."
         )

@@ -115,12 +115,12 @@ def _check_measured(learner: Learner, one: Participants, x: Inputs, y: Tensor, m
     value: Any = measure(outputs, y)
     if not isinstance(value, Tensor):
         kind = type(value).__name__
-        raise TypeError(f"a measure must give a tensor; found {kind}. Leave out .item(), float() and the like.")
+        raise TypeError(f"a measure must return a tensor; found {kind}. Remove .item(), float() and the like.")
     if value.dim() != 0:
-        raise ValueError(f"a measure must give a scalar; found shape {tuple(value.shape)}. Use e.g. .mean().")
+        raise ValueError(f"a measure must return a scalar; found shape {tuple(value.shape)}. Use e.g. .mean().")
     if not bool(value.isfinite()):
         raise ValueError(
-            f"a measure must give a number; at the initial parameters it is {float(value)}. "
+            f"a measure must return a finite number; at the initial parameters it is {float(value)}. "
             "Does it average over nothing, such as a class that no evaluation sample has?"
         )
 
@@ -142,7 +142,7 @@ def check_rows(network: Network, theta: Tensor, nodes: Sequence[int]) -> None:
     expected = (len(nodes), network.learner.size)
     if theta.shape != expected:
         raise ValueError(
-            f"parameters must be of this network, {list(expected)}; found {list(theta.shape)}. "
+            f"parameters must have this network's shape, {list(expected)}; found {list(theta.shape)}. "
             "Build the network that was recorded."
         )
 

@@ -28,7 +28,7 @@ from cascadice.engine.exchange.by_rule import ByRule, apply_rule
 from cascadice.engine.exchange.protocol import Exchange
 from cascadice.engine.exchange.stacked import Averaging
 from cascadice.engine.fast import captured_rounds
-from cascadice.engine.fast.buffers import RoundBuffers, Scratch, copy_into, ring
+from cascadice.engine.fast.buffers import RoundBuffers, Scratch, copy_into, rotating
 from cascadice.engine.fast.evaluation_passes import row_gradients, row_losses, row_measures
 from cascadice.engine.fast.pull import dot_with_update
 from cascadice.engine.fast.runner import Runner
@@ -124,9 +124,9 @@ class Operator:
         self, draws: Iterator[Draw], before: Participants, window: int | None, taped: bool, rule: MixingRule | None
     ) -> Iterator[Round]:
         """The rounds of these draws, one after the other; see `simulate`."""
-        buffers_in_turn = ring(before, window or 0) if window is not None or self._captures else repeat(None)
+        buffers_in_turn = rotating(before, window or 0) if window is not None or self._captures else repeat(None)
         play: Callable[..., Round] | None = None
-        here = before  # what a graph reads: always one of the ring's few addresses, whatever is yielded
+        here = before  # what a graph reads: always at one of the few addresses of the buffers
         for drawn, buffers in zip(draws, buffers_in_turn, strict=False):
             play = play or self._player(drawn, taped, rule)
             round_ = play(drawn, here, buffers)
@@ -313,6 +313,6 @@ class Operator:
             remembered[t] = gradients
         return gradients
 
-    def forget(self, t: int | None = None) -> None:
+    def drop_gradients(self, t: int | None = None) -> None:
         """Drop the remembered gradients before round t, or all of them."""
-        self._scratch.forget(t)
+        self._scratch.drop_gradients(t)

@@ -163,7 +163,7 @@ class Recorder:
                 hook.remove()
         closed = self._finish(mixing, before, work)
         if len(self._rounds) == self._rounds.maxlen:
-            self._samples.forget(self._rounds[0].draw.batch)
+            self._samples.free(self._rounds[0].draw.batch)
         self._rounds.append(closed)
 
     @property

@@ -58,7 +58,7 @@ class SampleBuffer:
         self._known[rows] = True
         return rows
 
-    def forget(self, rows: Int[Tensor, "..."]) -> None:
+    def free(self, rows: Int[Tensor, "..."]) -> None:
         """Free these running numbers; samples with the user's own numbers stay, because other rounds may use them."""
         if not self._numbered:
             used = rows[rows >= 0]  # the rest is padding
@@ -76,10 +76,12 @@ class SampleBuffer:
             raise ValueError(f"x and y must have a row for each sample, at least one; found shapes {shapes}.")
         if isinstance(x, Tensor) and x.dtype == torch.uint8:
             raise TypeError(
-                "x must be what the model computes with; found uint8. Give x.float(), or x.long() for tokens."
+                "x must have a dtype that the model computes with; found uint8. Pass x.float(), or x.long() for tokens."
             )
         if self._form not in (None, tree_structure(x)):
-            raise ValueError("batches must keep their form; x had other tensors before. Give the same names each time.")
+            raise ValueError(
+                "all batches must have the same structure; x had other tensors before. Use the same names."
+            )
         for new, old, name in zip((*inputs, y), self._leaves, [*("x" for _ in inputs), "y"], strict=False):
             if (new.shape[1:], new.dtype) != (old.shape[1:], old.dtype):
                 change = f"{list(old.shape[1:])} {old.dtype}, then {list(new.shape[1:])} {new.dtype}"

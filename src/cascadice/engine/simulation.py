@@ -86,7 +86,7 @@ def simulate(
     if rule is not None and not callable(rule):
         raise TypeError(f"rule must be a function of (draw, before, half); found {rule!r}. See engine.exchange.rules.")
     if rounds is not None and rounds < 0:
-        raise ValueError(f"rounds must be at least 0, or None to go on for ever; found {rounds}.")
+        raise ValueError(f"rounds must be at least 0, or None to train forever; found {rounds}.")
     numbers = count(start) if rounds is None else range(start, rounds)
     before = network.initial if participants is None else participants
     unchecked: list[tuple[int, Tensor]] = []
@@ -116,7 +116,7 @@ def _shown(trained: Iterator[Round], start: int, rounds: int | None) -> Iterator
     from cascadice.console import Console, track
 
     if rounds is None:
-        raise ValueError("progress needs to know where training stops. Give a number of rounds.")
+        raise ValueError("progress needs the number of rounds. Pass it, or leave progress out.")
     return track(trained, rounds, Console(), "training", lambda round_: f"trained round {round_.t}", start=start)
 
 

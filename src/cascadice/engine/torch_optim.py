@@ -74,7 +74,7 @@ def settings(optimizer: torch.optim.Optimizer) -> Settings:
         raise TypeError(f"optimizers must be one of {known}, whose steps can be replayed; found {kind.__name__}.")
     for option in PURE[kind][1] if kind in PURE else ():
         if any(group.get(option) for group in groups):
-            raise ValueError(f"{kind.__name__} with {option} is not known here; leave {option} out.")
+            raise ValueError(f"{kind.__name__} with {option} is not supported. Leave {option} out.")
     names = [
         name for name in signature(PURE[kind][0] if kind in PURE else kind).parameters if name not in EXECUTION_OPTIONS
     ]
@@ -216,15 +216,15 @@ def check_alike(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]
     owners: dict[int, int] = {}
     for k, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
         if _layout(model) != layout:
-            raise ValueError(f"all models must be alike, in names, shapes, dtypes and device; {k} is not like 0.")
+            raise ValueError(f"all models must have the same names, shapes, dtypes and device; {k} differs from 0.")
         if not all(map(torch.equal, frozen_of(models[0]), frozen_of(model))):
-            raise ValueError(f"parameters that are not trained must be the same for everyone; those of {k} are not.")
+            raise ValueError(f"frozen parameters must be the same for everyone; those of participant {k} differ.")
         stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
         own = {id(p) for p in trainable(model).values()}
         if not own <= stepped <= {id(p) for p in model.parameters()}:
             raise ValueError(f"optimizer {k} must step all parameters of model {k}, and no others; it does not.")
         if (owner := owners.setdefault(min(own), k)) != k:
-            raise ValueError(f"each participant must have parameters of its own; {owner} and {k} share theirs.")
+            raise ValueError(f"participants must not share parameters; {owner} and {k} do.")
 
 
 def _layout(model: nn.Module) -> list[tuple[Any, ...]]:

@@ -59,9 +59,9 @@ def check_gossip(round_: Round) -> None:
         if wrong.any():
             k = int(wrong.nonzero()[0])
             raise ValueError(
-                f"participant {k} must leave round {round_.t} with Σ_j W[{k}, j] θ_j; its {name} is off by "
-                f"{float(gap[k]):.3g}. Average parameters and real-valued buffers, nothing else, by the very W given, "
-                "after the last step(...), inside the `with` block."
+                f"after round {round_.t}, participant {k} must have Σ_j W[{k}, j] θ_j; its {name} is off by "
+                f"{float(gap[k]):.3g}. Average parameters and real-valued buffers, nothing else, with the same W, "
+                "after the last step(...) and inside the `with` block."
             )
 
 

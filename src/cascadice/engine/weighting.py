@@ -74,7 +74,7 @@ def with_weights(
 
 def _check(name: str, weights: float | Tensor, count: int, each: str) -> None:
     if isinstance(weights, Tensor) and weights.shape != (count,):
-        raise ValueError(f"{name} must be one number or {count}, one a {each}; found shape {list(weights.shape)}.")
+        raise ValueError(f"{name} must be one number or {count}, one per {each}; found shape {list(weights.shape)}.")
     values = torch.as_tensor(weights)
     if not bool((values.isfinite() & (values >= 0)).all()):
         raise ValueError(f"weights of {name} must be at least 0 and finite; found {float(values.min()):g}.")
@@ -93,7 +93,7 @@ def _with_noise(network: Network, alpha: float | Tensor, during: range | None) -
     if not any(BEHAVIOURS[b.kind].noise for b in network.behaviours):
         return network.behaviours
     if during is not None:
-        raise ValueError("weights during some rounds only do not go with senders of noise. Leave out `during`.")
+        raise ValueError("weights during some rounds only cannot be combined with noise senders. Leave out `during`.")
     each = torch.as_tensor(alpha).expand(network.nodes)
     noisy = [b for b in network.behaviours if BEHAVIOURS[b.kind].noise]
     apart = (replace(b, nodes=(k,), strength=b.strength * float(each[k]) ** 2) for b in noisy for k in b.nodes)

@@ -30,7 +30,7 @@ def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
     Args:
         path: The file to replace.
         durable: Whether the new file survives a loss of power from then on. Waiting for the disk takes milliseconds;
-            where many files are written, leave it for one call of `flush`.
+            to write many files, call `flush` once at the end instead.
 
     Yields:
         The temporary path, in the same folder.
@@ -91,9 +91,9 @@ def flush(folder: Path, paths: Iterable[Path]) -> None:
 
 
 def make_folder(folder: Path) -> list[Path]:
-    """Make a folder and those above it, and wait until their names would survive a loss of power; return the new ones.
+    """Make a folder and its parents, and wait until they would survive a loss of power; return the new ones.
 
-    The innermost one comes first.
+    The innermost new folder comes first.
     """
     if folder.is_dir():
         return []
@@ -105,16 +105,16 @@ def make_folder(folder: Path) -> list[Path]:
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Remove these folders, the innermost first, up to one that holds something."""
+    """Remove these folders, the innermost first, as long as they are empty."""
     with suppress(OSError):
         for folder in folders:
             folder.rmdir()
 
 
 def remove(path: Path, durable: bool = True) -> None:
-    """Remove a file, or a folder and everything in it, and strike it from the checksums; of a link the link alone.
+    """Remove a file, or a folder with its content, and its checksums; if it is a link, only the link.
 
-    A missing path is fine. If it is not `durable`, a loss of power may bring it back; no line is about it then.
+    A missing path is fine. Unless `durable`, a loss of power may bring the file back, but not its checksum.
     """
     there = os.path.lexists(path)
     with checksums.announced(path, None, sync=durable):
@@ -127,7 +127,7 @@ def remove(path: Path, durable: bool = True) -> None:
 
 
 def remove_drafts(folder: Folder, *below: str) -> None:
-    """Remove the temporary files that killed processes left in a folder, and anywhere in its subfolders `below`.
+    """Remove the temporary files that killed processes left in a folder, and anywhere inside its subfolders `below`.
 
     A file that somebody is writing, as a report may be while a run begins, is left alone.
 
@@ -146,8 +146,8 @@ def remove_drafts(folder: Folder, *below: str) -> None:
 
 
 def keep_checksums(folder: Path, existing: Iterable[Path] = ()) -> None:
-    """Start the list of checksums of a folder, with these files in it; one that is there goes on, without old lines."""
-    with checksums.alone(folder / checksums.LIST), replacing(folder / checksums.LIST) as draft:
+    """Start the list of checksums of a folder with these files; an existing list is kept, without outdated lines."""
+    with checksums.exclusive(folder / checksums.LIST), replacing(folder / checksums.LIST) as draft:
         draft.write_bytes(checksums.opening(folder, existing))
 
 
@@ -193,7 +193,7 @@ def read_json(path: Path, remedy: str = checksums.RECOMPUTE) -> dict[str, Any]:
 
 
 def check_format(path: Path, found: object, known: str) -> None:
-    """Refuse a file of a format that this version does not know, such as one of a later version."""
+    """Refuse a file in a format that this version does not know, such as that of a later version."""
     if found != known:
         raise ValueError(
             f"{path} must be of format {known}; found {found}. Read it with the version of cascadice that wrote it."
@@ -202,9 +202,9 @@ def check_format(path: Path, found: object, known: str) -> None:
 
 @contextmanager
 def intact(path: Path, *errors: type[Exception]) -> Iterator[None]:
-    """Where a file is read inside: it is damaged if a library raises one of these errors.
+    """Report any of these errors, raised by a library inside this block, as damage to the file.
 
-    It is not if it cannot be read, or if there is no memory left to read it.
+    A file that cannot be opened, or a lack of memory, is not reported as damage.
     """
     try:
         yield
@@ -215,7 +215,7 @@ def intact(path: Path, *errors: type[Exception]) -> Iterator[None]:
 
 
 def system_error(error: Exception, path: Path) -> OSError | None:
-    """What the operating system said about a file, if that is why a library failed."""
+    """The operating system's error about a file, if that is why a library failed."""
     told = re.search(r"\(os error (\d+)\)", str(error))  # libraries in Rust write it so
     number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
     if str(error).endswith(os.strerror(errno.EAGAIN)):  # Arrow, where it may start no thread

@@ -1,12 +1,12 @@
-"""The checksums of all files of a run, in one list: a file that was changed, removed or planted is noticed.
+"""The checksums of all files of a run, in one list, which reveals files that were changed, removed or planted.
 
 `checksums.jsonl`, in the folder of a run or of a table of influence elsewhere
     {"format": "cascadice-checksums-1"}
     {"file": "rounds/000007.safetensors", "bytes": 1155416, "sha256": "5f2c…"}    written
     {"file": "rounds/000006.safetensors"}                                         removed; a folder: with all in it
-    {}                                                                            what the line above says is on disk
+    {}                                                                            the line above is on disk
 Each line is added before its file is renamed into place, or removed, and {} once the new name would survive a loss of
-power. So a last line without {} may describe what did not happen; what was there before is right then as well.
+power. So a last line without {} may describe a change that did not happen; the previous content is then accepted too.
 Writers take turns, each from its line to {}.
 """
 
@@ -33,7 +33,7 @@ APPENDED = ".jsonl"  # these grow, and carry digests of their own
 
 @dataclass
 class ChecksumList:
-    """The list in a folder as read so far; `before` has what the last line is about to replace (None: no such file)."""
+    """The list in a folder as read so far; `before` has what the last line is about to replace (None if nothing)."""
 
     folder: Path
     inode: int
@@ -47,11 +47,11 @@ class ChecksumList:
         return self.folder / LIST
 
     def allowed(self, name: str) -> list[Digest | None]:
-        """What a file may be now."""
+        """The contents that a file may have now."""
         return [self.files.get(name), *([self.before[name]] if name in self.before else [])]
 
     def refresh(self) -> None:
-        """Read the lines that were added since; an unfinished last line is none."""
+        """Read the lines added since the last call, except an unfinished last line."""
         check_ordinary(self.path)
         if self.offset and self.path.stat().st_size == self.offset:
             return
@@ -103,11 +103,11 @@ class ChecksumList:
         return ValueError(f"{self.path} has a line that is not a checksum: {line[:60]!r}. Restore it from a copy.")
 
     def inside(self, name: str) -> list[str]:
-        """The listed files that this name stands for: itself, or all in the folder of that name."""
+        """The listed files that this name refers to: the file itself, or all files in the folder of that name."""
         return [name] if name in self.files else [one for one in self.files if one.startswith(f"{name}/")]
 
     def announce(self, name: str, digest: Digest | None, sync: bool = True) -> None:
-        """Add a line about what is to be done next, while `alone` keeps other writers out."""
+        """Add a line about the next change, while `exclusive` keeps other writers out."""
         self.reconcile()
         self.append({"file": name} | (digest._asdict() if digest else {}), sync)
 
@@ -119,7 +119,7 @@ class ChecksumList:
         self._enter(entry)
 
     def reconcile(self) -> "ChecksumList":
-        """If the writer before us died between a line and what it announces, say how the files are."""
+        """If the previous writer died between announcing a change and making it, list the files as they are."""
         for name, before in () if self.reconciled else [*self.before.items()]:
             if before != self.files.get(name) and digest_if_there(self.folder / name) == before:
                 self.append({"file": name} | (before._asdict() if before else {}))
@@ -134,7 +134,7 @@ _lock = threading.RLock()  # a live page is made while the run writes
 
 
 def list_for(path: Path) -> ChecksumList | None:
-    """The list, read up to its end, in which this file has its place; None if there is none."""
+    """The list that this file belongs to, read to its end; None if there is none."""
     folder = os.path.abspath(path)  # noqa: PTH100 - in every round: pathlib takes three times as long
     for _ in range(LEVELS):
         folder = os.path.dirname(folder)  # noqa: PTH120
@@ -153,8 +153,8 @@ def list_for(path: Path) -> ChecksumList | None:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[ChecksumList | None]:
-    """The list for a file, to which nobody else adds inside this block; None if there is none."""
+def exclusive(path: Path) -> Iterator[ChecksumList | None]:
+    """Hold the list for a file, so that nobody else adds to it inside this block; None if there is none."""
     with _lock:
         while (listing := list_for(path)) is not None:
             with flock.turn(listing.path):
@@ -165,7 +165,7 @@ def alone(path: Path) -> Iterator[ChecksumList | None]:
 
 
 def drop_unreadable(folder: Path) -> None:
-    """Remove the list of a folder if it cannot be read, so that what it is about can be replaced."""
+    """Remove the list of a folder if it cannot be read, so that the files it describes can be replaced."""
     try:
         list_for(folder / LIST)
     except ValueError:
@@ -174,7 +174,7 @@ def drop_unreadable(folder: Path) -> None:
 
 
 def opening(folder: Path, existing: Iterable[Path] = ()) -> bytes:
-    """The content of a list for a folder: what its list has now, or these files.
+    """The content of a new list for a folder: the entries of its present list, or these files.
 
     Hidden files, those that grow and those in a list further down are left out.
     """
@@ -190,14 +190,14 @@ def opening(folder: Path, existing: Iterable[Path] = ()) -> bytes:
 
 @contextmanager
 def announced(path: Path, draft: Path | None, sync: bool = True) -> Iterator[None]:
-    """List what the block does: rename `draft` to a file and flush its name, or remove the file or folder (None).
+    """Announce in the list what the block does: rename `draft` to a file, or (None) remove the file or folder.
 
-    Without `sync` the line reaches the disk with the next one that is written with it, and no name need be flushed.
+    Without `sync`, the line reaches the disk with the next synced one, and names are not flushed.
     """
     if path.suffix == APPENDED:
         yield
         return
-    with alone(path) as listing:
+    with exclusive(path) as listing:
         name = "" if listing is None else _name(listing.folder, path)
         if listing is None or (draft is None and not listing.inside(name)):
             yield
@@ -213,10 +213,10 @@ def announced(path: Path, draft: Path | None, sync: bool = True) -> Iterator[Non
 
 
 def verify(path: Path, *, foreign: bool = False, remedy: str = RECOMPUTE) -> None:
-    """Raise ValueError if a file is not what its list says, or if its run has lost the list.
+    """Raise ValueError if a file does not match its list, or if its run has lost the list.
 
-    Without a list, outside runs and in those of version 0.1.0, nothing but the kind of the file is checked. `foreign`
-    files may have been put there by others: those that are not listed pass. `remedy` says what to do.
+    Without a list, as outside runs and in runs of version 0.1.0, only the kind of the file is checked. `foreign` files
+    may have been put there by others: they need not be listed. `remedy` says what to do.
     """
     check_ordinary(path)
     listing = list_for(path)
@@ -255,14 +255,14 @@ def listed(folder: Path) -> list[Path]:
 
 
 def is_unlisted(path: Path) -> bool:
-    """Whether a file that is not hidden lies in a folder with a list, but no line is about it."""
+    """Whether a file that is not hidden lies in a folder with a list but is not in the list."""
     listing = list_for(path)
     name = _name(listing.folder, path) if listing else ""
     return listing is not None and name not in listing.files and name not in listing.before and not _hidden(name)
 
 
 def problem(listing: ChecksumList, path: Path) -> str | None:
-    """What is wrong with a file, in words that follow its name; None if nothing is."""
+    """What is wrong with a file, as words to put after its name; None if nothing is."""
     name = _name(listing.folder, path)
     while True:
         end, now, allowed = listing.offset, digest_if_there(path), listing.allowed(name)
@@ -279,7 +279,7 @@ def problem(listing: ChecksumList, path: Path) -> str | None:
 
 
 def unlisted(listing: ChecksumList) -> Iterator[Path]:
-    """The files in the folder that no line is about, but for hidden ones and those that grow."""
+    """The files in the folder that are not in the list, except hidden files and files that grow."""
     for path in sorted(listing.folder.rglob("*")):
         if path.is_file() and path.suffix != APPENDED and list_for(path) is listing and is_unlisted(path):
             yield path

@@ -1,4 +1,4 @@
-"""What a file holds, in a few bytes."""
+"""Digests of files."""
 
 import os
 from hashlib import file_digest, sha256
@@ -9,7 +9,7 @@ TENSORS = ".safetensors"
 
 
 class Digest(NamedTuple):
-    """The size and the SHA-256 of a file; of a tensor file that of its header, which has a CRC-32 of each tensor.
+    """The size and the SHA-256 of a file; for a tensor file, of its header, which has a CRC-32 of each tensor.
 
     SHA-256 over all tensors would slow recording by a tenth; readers compare the CRC-32 of those that they read.
     """
@@ -19,7 +19,7 @@ class Digest(NamedTuple):
 
 
 def digest(path: Path) -> Digest:
-    """The digest of a file; ValueError if it is none."""
+    """The digest of a file; ValueError if it is not an ordinary file."""
     check_ordinary(path)
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -38,6 +38,6 @@ def digest_if_there(path: Path) -> Digest | None:
 
 
 def check_ordinary(path: Path) -> None:
-    """Raise ValueError if something else than a file has this name: to read a pipe or a device may never end."""
+    """Raise ValueError unless this is an ordinary file: reading a pipe or a device may never end."""
     if not path.is_file() and path.exists():  # in this order: one look at an ordinary file, in every round
         raise ValueError(f"{path} must be a file; found a folder, a pipe or a device. Restore it, or name another.")

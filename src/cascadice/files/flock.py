@@ -1,4 +1,4 @@
-"""Processes that write to one file take turns: each waits until the one before is done, or dead."""
+"""Let processes take turns writing to a file: each waits until the previous one is done or dead."""
 
 import os
 import stat
@@ -18,7 +18,7 @@ _held: dict[tuple[Path, int], FileIO] = {}  # by thread
 
 @contextmanager
 def turn(path: Path) -> Iterator[None]:
-    """Hold the lock of a file inside this block, once nobody else does. On a system without locks nobody waits."""
+    """Wait for the lock of a file and hold it inside this block. On systems without locks nobody waits."""
     if fcntl is None:
         yield
         return
@@ -45,7 +45,7 @@ def _release(turn: tuple[Path, int]) -> None:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds the lock of a file; True where this system cannot tell."""
+    """Whether somebody holds the lock of a file; True if this system cannot tell."""
     if fcntl is None:
         return True
     try:

@@ -1,6 +1,6 @@
 """JSON that may be damaged, and files of JSON lines that grow.
 
-A writer that is killed leaves an unfinished last line, which counts for nothing: the next one writes over it.
+A killed writer leaves an unfinished last line, which is ignored and overwritten by the next writer.
 """
 
 import errno
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def parse(text: str | bytes) -> Any:
-    """The value that JSON text holds; whatever is wrong with the text is a ValueError."""
+    """Parse JSON; anything wrong with the text raises ValueError."""
     try:
         return json.loads(text)
     except (RecursionError, TypeError) as error:

@@ -1,7 +1,7 @@
-"""One writer a folder: a lock that ends with the process that holds it, however that process ends.
+"""One writer per folder: a lock that is released when its process ends, however it ends.
 
 The lock is `flock` on the file `.lock` in the folder, which says who holds it and since when. A lock file that nobody
-holds means nothing: a killed process leaves one behind, and the next writer takes it over.
+holds has no effect: a killed process leaves one behind, and the next writer takes it over.
 """
 
 import json
@@ -34,7 +34,7 @@ _handles: dict[Path, int] = {}
 
 @contextmanager
 def locked(folder: Folder) -> Iterator[None]:
-    """Be the only writer of a folder inside this block; a block inside a block about the same folder is free to pass.
+    """Lock a folder for writing inside this block; nested blocks on the same folder are allowed.
 
     The folder is made if it is missing, and removed again if it is still empty in the end.
 
@@ -74,7 +74,7 @@ def locked(folder: Folder) -> Iterator[None]:
 
 
 def check_held(folder: Folder) -> None:
-    """Raise ValueError if a folder that is locked here, or is in one, was moved: writing would make a new one.
+    """Raise ValueError if a locked folder was moved away: writing to it would create a new one.
 
     Example:
         >>> with locked("runs/mine"):  # doctest: +SKIP
@@ -89,7 +89,7 @@ def check_held(folder: Folder) -> None:
 
 
 def in_use(folder: Folder) -> bool:
-    """Whether somebody is writing to a folder now; True where this system cannot tell."""
+    """Whether somebody is writing to a folder now; True if this system cannot tell."""
     return flock.is_held(Path(folder) / LOCK)
 
 
@@ -133,7 +133,7 @@ def _locked(handle: int, named: Path) -> bool:
 
 
 def _still_there(handle: int, path: Path) -> bool:
-    """Whether the locked file is the one in the folder: its last holder removes it before letting go."""
+    """Whether the locked file is still the one in the folder: the last holder removes it before unlocking."""
     try:
         return os.path.samestat(os.fstat(handle), path.lstat())
     except FileNotFoundError:

@@ -86,7 +86,7 @@ def read_tensors(path: Path, layout: str | None) -> tuple[Tensors, dict[str, Any
 
 
 def check_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-    """Compare tensors that were read from a file, all or some, and its metadata, with the checksums in it."""
+    """Compare some or all tensors of a file, and its metadata, with the checksums in the file."""
     if metadata.get("format") == FORMAT_1:
         if set(tensors) == set(metadata.get("names", ())) and metadata.get("checksum") != _checksum_1(tensors):
             raise damaged(path, "its checksum is wrong")
@@ -100,7 +100,7 @@ def check_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> 
 
 
 def content_of(tensor: Tensor) -> memoryview:
-    """The bytes of a tensor, row by row; without a copy if it lies on the CPU in this order."""
+    """The bytes of a tensor in row-major order; without a copy if it is contiguous and on the CPU."""
     flat = tensor.detach().cpu().contiguous().view(-1)
     # of a single entry any stride is contiguous to torch, but only a stride of 1 can be viewed as bytes
     return flat.as_strided(flat.shape, (1,)).view(torch.uint8).numpy().data

@@ -73,7 +73,7 @@ def check_form(network: Network, round_: Round) -> None:
     check_round(round_)
     if (form := _form(round_.before)) != (own := _form(network.initial)):
         raise ValueError(
-            f"round {round_.t} must be of this network, {own}; found {form}. Build the network that was recorded."
+            f"round {round_.t} must belong to this network, {own}; found {form}. Build the network that was recorded."
         )
 
 
@@ -133,8 +133,8 @@ def check_replays(network: Network, round_: Round, many: int = PROBED, sources: 
     repeats = bool(((error - operator.replay(round_, nothing).theta).norm(dim=1) <= allowed).all())
     random = "The model uses random numbers that are not from torch's generator: draw them from there, or not at all."
     raise ValueError(
-        f"replaying the local steps of participant {int(nodes[wrong][0])} in round {round_.t} gives other parameters. "
-        f"{SAME_NETWORK if repeats else random}"
+        f"replaying the local steps of participant {int(nodes[wrong][0])} in round {round_.t} gives different "
+        f"parameters. {SAME_NETWORK if repeats else random}"
     )
 
 

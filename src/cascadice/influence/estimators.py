@@ -162,13 +162,13 @@ def check_part(kinds: Sequence[str], hops: int, sources: Sources = None) -> None
         if not lookup(ESTIMATORS, kind, "kind").by_adjoints:
             names = ", ".join(name for name, estimator in ESTIMATORS.items() if estimator.by_adjoints)
             raise ValueError(
-                f"{kind} needs every participant's model, and no single process has them all. Between processes, use "
-                f"{names}, or whole-run kinds."
+                f"{kind} needs every participant's model, and no single process has them all. With several processes, "
+                f"use {names}, or whole-run kinds."
             )
     if not hops:
-        raise ValueError("between processes, influence needs at least 1 hop; found 0.")
+        raise ValueError("with several processes, influence needs at least 1 hop; found 0.")
     if sources is not None:
-        raise ValueError("between processes, all participants are scored at once. Leave out the sources.")
+        raise ValueError("with several processes, all participants are scored at once. Leave out the sources.")
 
 
 WHOLE_RUN_KINDS: dict[str, str] = {
@@ -177,7 +177,7 @@ WHOLE_RUN_KINDS: dict[str, str] = {
 }
 """Kinds that score a whole run, and the question that each answers; see `whole_run` and `whole_run_shares`."""
 PAIRS: dict[str, str] = {
-    "pairs": "who substitutes whom: how a participant's whole-run influence changes when another is left out",
+    "pairs": "who substitutes for whom: how a participant's whole-run influence changes when another is left out",
 }
 """The kind that scores pairs of participants; see `interplay`."""
 
@@ -242,7 +242,7 @@ def score_rounds(
     for seen, round_ in enumerate(rounds):
         check_rounds([*list(window)[-1:], round_])
         window.append(round_)
-        operator.forget(window[0].t)
+        operator.drop_gradients(window[0].t)
         if len(window) == window.maxlen and (seen - len(window) + 1) % every == 0:
             if chosen is None:
                 chosen = check_sources(network, list(window), wanted)

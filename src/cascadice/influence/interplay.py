@@ -17,7 +17,7 @@ def interplay(
 ) -> Float[Tensor, "n n"]:
     """How i's influence changes when j is left out, for all pairs.
 
-    Negative: without j, i helps more, so they substitute each other. Positive: i helps less, so they complement each
+    Negative: without j, i helps more: they substitute for each other. Positive: i helps less: they complement each
     other. NaN on the diagonal. Cost: (n + 1) × `whole_run`.
 
     Args:

@@ -97,7 +97,9 @@ def own_data(network: Network, size: int | Sequence[int]) -> list[Samples]:
         >>> evaluate_on(network, own_data(network, 32))
     """
     if network.partition is None:
-        raise ValueError("participants must have data of their own; this network was given batches. Pass a partition.")
+        raise ValueError(
+            "own_data needs a partition; this network was built from batches alone. Pass a partition, too."
+        )
     sizes = [size] * network.nodes if isinstance(size, int) else list(size)
     if len(sizes) != network.nodes:
         raise ValueError(
@@ -105,11 +107,11 @@ def own_data(network: Network, size: int | Sequence[int]) -> list[Samples]:
         )
     least = min(len(part) for part in network.partition)
     if isinstance(size, int) and not 1 <= size <= least:
-        raise ValueError(f"size must be in 1..{least}, the least that a participant holds; found {size}.")
+        raise ValueError(f"size must be in 1..{least}, the fewest samples that a participant holds; found {size}.")
     sets = []
     for k, (part, count) in enumerate(zip(network.partition, sizes, strict=True)):
         if not 1 <= count <= len(part):
-            raise ValueError(f"size must be in 1..{len(part)}, what participant {k} holds; found {count}.")
+            raise ValueError(f"size must be in 1..{len(part)}, the samples of participant {k}; found {count}.")
         node = network.members[k] if network.members else k
         order = torch.randperm(len(part), generator=seeds.generator(network.seed, "own data", node))
         sets.append(network.data.train.subset(part[order[:count]].to(network.device)))

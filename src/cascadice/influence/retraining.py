@@ -62,7 +62,7 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
             + (f"Keep a fraction from {1 / size:g} to {1 - 1 / size:g}." if size > 1 else "There must be at least 2.")
         )
     if count < 1:
-        raise ValueError(f"at least one subset must be asked for; found {count}.")
+        raise ValueError(f"count must be at least 1 subset; found {count}.")
     generator = seeds.generator(seed, "subsets", size, kept)
     chosen: dict[tuple[int, ...], None] = {}
     while len(chosen) < min(count, comb(size, kept)):

@@ -89,7 +89,7 @@ def mean_adjoint(
     for alpha, weight in weighted_points(points):
         scaled = scaled_rounds(operator, rounds, alpha, only)
         half = scaled[0].half
-        operator.forget()
+        operator.drop_gradients()
         adjoint = reverse_sweep(network, scaled, evaluation, direct=half.theta, operator=operator)
         theta.add_(adjoint.theta if direct else adjoint.theta - operator.objective(evaluation, half), alpha=weight)
         for name, total in state.items():

@@ -127,7 +127,7 @@ def table_of(cascade: Cascade, sample: int | Sequence[int] = ALL) -> Table:
             in the batch: use `round.draw.batch[source, 0, list(cascade.samples)].tolist()`.
 
     Returns:
-        The table.
+        A table with one kind and one round.
 
     Raises:
         ValueError: If the cascade is of samples and `sample` is missing, or has the wrong length.
@@ -140,7 +140,7 @@ def table_of(cascade: Cascade, sample: int | Sequence[int] = ALL) -> Table:
     """
     if cascade.samples is not None and sample == ALL:
         raise ValueError(
-            "say which samples the cascade is of: sample=round.draw.batch[source, 0, list(cascade.samples)].tolist()."
+            "name the samples of the cascade: sample=round.draw.batch[source, 0, list(cascade.samples)].tolist()."
         )
     value = cascade.value.detach().cpu().double().numpy().transpose(1, 0, 2)
     sources = np.array(cascade.sources, dtype=np.int64)
@@ -164,7 +164,7 @@ def table_of_participants(kind: str, t: int, scores: Float[Tensor, " n"]) -> Tab
         scores: A score for each participant; NaN gets no row.
 
     Returns:
-        A table with a row for each participant.
+        A table with one row per participant.
 
     Example:
         >>> import torch
@@ -185,7 +185,7 @@ def table_of_samples(kind: str, round: Round, scores: Float[Tensor, "n samples"]
         scores: `[n, samples]`, from `by_sample`; NaN gets no row.
 
     Returns:
-        A table with a row for each sample that a participant drew.
+        A table with one row per participant and sample.
 
     Example:
         >>> table_of_samples("first order", round, by_sample(network, round, adjoint))  # doctest: +SKIP
@@ -218,6 +218,12 @@ def concatenate(tables: Iterable[Table]) -> Table:
 
     Returns:
         Their rows, in order.
+
+    Args:
+        tables: Tables of any kinds and rounds.
+
+    Returns:
+        One table.
 
     Example:
         >>> import torch
@@ -258,7 +264,7 @@ def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str
     elif (settings := read_note(folder)) != dict(note):
         differs = next(name for name in (*note, *settings) if note.get(name) != settings.get(name))
         raise ValueError(
-            f"{folder} holds influence of other settings: {differs} is {settings.get(differs)!r} there, "
+            f"{folder} holds influence with other settings: {differs} is {settings.get(differs)!r} there, "
             f"{note.get(differs)!r} here. Use another folder."
         )
     with files.replacing(Path(folder) / f"part-{number:08d}.parquet", durable=False) as draft:
@@ -286,7 +292,7 @@ def read_table(folder: Folder) -> Table:
         folder: A folder of influence.
 
     Returns:
-        The table.
+        One table with the rows of all rounds.
 
     Raises:
         FileNotFoundError: If there are no parts.
@@ -330,10 +336,10 @@ def save_array(folder: Folder, name: str, tensor: Tensor, note: Mapping[str, str
     """Save a tensor to NAME.safetensors in a folder, completely or not at all, with a checksum.
 
     Args:
-        folder: The folder.
-        name: The array's name: letters, digits, "_", "-" and ".".
+        folder: The folder to save to.
+        name: The name of the array: letters, digits, "_", "-" and ".".
         tensor: The array.
-        note: What to say about it; saved in the same file.
+        note: A description, saved with it.
 
     Example:
         >>> save_array("influence", "proximal", given, {"rounds": "0-19"})  # doctest: +SKIP
@@ -342,7 +348,11 @@ def save_array(folder: Folder, name: str, tensor: Tensor, note: Mapping[str, str
 
 
 def load_array(folder: Folder, name: str) -> tuple[Tensor, dict[str, str]]:
-    """Load what `save_array` saved.
+    """Load an array that `save_array` saved.
+
+    Args:
+        folder: The folder it was saved to.
+        name: The name of the array.
 
     Args:
         folder: The folder.

@@ -131,10 +131,12 @@ def whole_run(
     Example:
         >>> whole_run(network, 100, evaluate_on(network), at=0.5).participants
     """
-    return collect(sweep(WeightedRun(network, rounds, evaluation, at, during, on, samples, length, played, exchange)))
+    return combine_rounds(
+        sweep(WeightedRun(network, rounds, evaluation, at, during, on, samples, length, played, exchange))
+    )
 
 
-def collect(scored: Iterable[RoundScores]) -> WholeRun:
+def combine_rounds(scored: Iterable[RoundScores]) -> WholeRun:
     """One result from the scores of all rounds, the last one first; only the latest adjoint stays in memory."""
     kept = []
     for each in scored:

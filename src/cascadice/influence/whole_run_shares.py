@@ -14,7 +14,7 @@ from cascadice.engine import Evaluation, Network
 from cascadice.engine.operator import Exchange
 from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.weighted_run import Alpha, Rounds, WeightedRun, final_value
-from cascadice.influence.whole_run import WholeRun, collect, sweep
+from cascadice.influence.whole_run import WholeRun, combine_rounds, sweep
 
 POINTS = 3
 """Default number of quadrature points over α."""
@@ -65,7 +65,7 @@ def whole_run_shares(
         >>> paid.participants, paid.gap
     """
     run = WeightedRun(network, rounds, evaluation, 1.0, during, on, samples, length, played, exchange)
-    weighted = [(weight, collect(sweep(replace(run, at=alpha)))) for alpha, weight in weighted_points(points)]
+    weighted = [(weight, combine_rounds(sweep(replace(run, at=alpha)))) for alpha, weight in weighted_points(points)]
     trained, untrained = (final_value(replace(run, at=at, played=None)) for at in (1.0, 0.0))
     return share_out(weighted, trained, untrained)
 

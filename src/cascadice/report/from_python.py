@@ -12,7 +12,7 @@ from cascadice.names import lookup
 from cascadice.report.page import write
 from cascadice.runs import store
 from cascadice.runs.ask import ask
-from cascadice.runs.folder import writing
+from cascadice.runs.folder import locked_for_writing
 from cascadice.runs.question import Question
 from cascadice.runs.saving import Source, save
 
@@ -72,6 +72,6 @@ def report(
         parser = argparse.ArgumentParser()
         import_module(f"cascadice.applications.{name}.command").add(parser)
         arguments = parser.parse_args([str(run), *(["--quiet"] if quiet else [])])
-        with writing(run / name):
+        with locked_for_writing(run / name):
             import_module(f"cascadice.applications.{name}.findings").run(arguments)
     return write(run)[0]

@@ -1,1 +1,1 @@
-"""Runs on disk: configuration, training into a folder, resuming, and asking a recording."""
+"""Runs on disk: configuration, training into a folder, resuming, and questions about recordings."""

@@ -1,4 +1,4 @@
-"""Ask a run whose data helped whom, while it trains or later from its recording: same tables, same numbers."""
+"""Compute whose data helped whom, during training or later from a recording: same tables, same numbers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +16,7 @@ from cascadice.influence.estimators import RoundInfluence, check_part, score_rou
 from cascadice.influence.tables import NOTE, concatenate, parts, read_note, renumbered, write_part
 from cascadice.runs import forecast, memory, store, together
 from cascadice.runs.eval_samples import evaluate_on_first
-from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, writing
+from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, locked_for_writing
 from cascadice.runs.playing import playable
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.question import FORMAT, Question, check_fits, check_note, question_note
@@ -30,7 +30,7 @@ SCORED = ("hops", "kinds", "samples", "points", "sources", "every")  # what `sco
 
 
 class Answering(NamedTuple):
-    """How a question is answered: the note of its table, what it takes, and who writes the table into a folder."""
+    """How to answer a question: the note of its table, the memory it needs, and the function that writes the table."""
 
     note: dict[str, str]
     needs: list[memory.Need]
@@ -40,7 +40,7 @@ class Answering(NamedTuple):
 def answers(
     network: Network, rounds: Iterable[Round], question: Question, exchange: Exchange | None = None
 ) -> Iterator[RoundInfluence]:
-    """The influence of each round's updates, as the rounds come by."""
+    """Yield the influence of each round's updates as the rounds arrive."""
     evaluation = evaluate_on_first(question.eval_samples, network)
     settings = {name: getattr(question, name) for name in SCORED}
     return score_rounds(network, rounds, evaluation, **settings, exchange=exchange)
@@ -49,7 +49,7 @@ def answers(
 def save_answer(
     folder: files.Folder, answer: RoundInfluence, note: dict[str, str], members: Sequence[int] = ()
 ) -> None:
-    """Add the influence of a round's updates to the table in a folder; `members` are the sources, if not everybody."""
+    """Add the influence of a round's updates to the table in a folder; `members` are the sources, if not all."""
     write_part(folder, renumbered(table(answer), members), answer.round.t, note)
 
 
@@ -65,14 +65,14 @@ def ask(
 ) -> InfluenceSummary:
     """Ask a run whose data helped whom. An interrupted call continues where it stopped when it is repeated.
 
-    Questions about rounds need their recording. For those about the final models the run is played again from its
-    settings; where it was recorded completely, the recording is read at weight 1.
+    Questions about rounds need recorded rounds. For questions about the final models the run is trained again from its
+    settings; if it was recorded completely, the recording is used at weight 1.
 
     Args:
         run: The folder of the run.
         out: The folder for the table and the figure (None: `influence` or `whole-run` in the run's folder).
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
-        overwrite: Whether to replace influence of other settings.
+        overwrite: Whether to replace influence with other settings.
         world: The processes that trained the run together: each reads its own folder in `run`, and writes the scores
             of its own participants there.
 
@@ -80,8 +80,8 @@ def ask(
         Sums and means over all rounds in the table. Negative influence lowered the loss: the data helped.
 
     Raises:
-        ValueError: Where the run cannot be read or played again, or the folder holds influence of other settings.
-        DivergedError: Where the run diverges at one of the weights of its updates.
+        ValueError: If the run cannot be read or trained again, or the folder holds influence with other settings.
+        DivergedError: If the run diverges at one of the weights of its updates.
 
     Example:
         >>> summary = ask("runs/demo", Question(("truth", "first-order"), hops=2))  # doctest: +SKIP
@@ -94,7 +94,7 @@ def ask(
     if not world.alone and not question.final:
         check_part(question.kinds, question.hops, question.sources)
     console = Console(quiet=quiet or world.rank > 0)
-    with writing(place):
+    with locked_for_writing(place):
         recording = open_recording(folder, settings, quiet=quiet, world=world, recorded=False)
         network = recording.network
         note, needs, write = (_of_final_models if question.final else _of_rounds)(recording, question, world)
@@ -109,7 +109,7 @@ def ask(
 
 
 def _of_rounds(recording: Recording, question: Question, world: World) -> Answering:
-    """What updates did in the rounds that followed them."""
+    """Answer what updates did in the rounds that followed them."""
     network = recording.network
     starts = start_rounds(recording.round_numbers, question, recording.folder)
     check_fits(question, network)
@@ -132,7 +132,7 @@ def _of_rounds(recording: Recording, question: Question, world: World) -> Answer
 
 
 def _of_final_models(recording: Recording, question: Question, world: World) -> Answering:
-    """Who helped the final models; sweeps are kept as they go."""
+    """Answer who helped the final models; sweeps are saved as they are computed."""
     played = together.in_step(world, playable(recording))
     network, rounds = played.network, played.rounds
     check_fits(question, network, rounds)
@@ -176,7 +176,7 @@ def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folde
 
 
 def protect(out: Path) -> None:
-    """Keep checksums of the table in a folder, in the run's list or one of its own; of a new table nothing is kept."""
+    """Keep checksums of the table in a folder, in the run's list or a separate one; a new table starts empty."""
     if not (out / NOTE).exists() and not parts(out):
         with checksums.announced(out, None):
             pass  # a table that was here was removed by hand
@@ -190,7 +190,7 @@ def protect(out: Path) -> None:
 def clear(out: Path) -> None:
     """Remove the table, its figure, the losses beside it and unfinished sweeps, and nothing else.
 
-    Its note says that it is not finished before the first part goes, so that nobody takes what is left for the whole.
+    The note is marked unfinished before the first part is removed, so that the rest is never mistaken for the whole.
     """
     if parts(out) and (out / NOTE).exists():
         with suppress(ValueError):  # a damaged one says nothing at all
@@ -203,7 +203,7 @@ def clear(out: Path) -> None:
 def conclude(
     console: Console, network: Network, run: files.Folder, out: Path, world: World = ONE_PROCESS
 ) -> InfluenceSummary:
-    """Read back everything in the folder, plot it and print a summary; of several processes, that of all."""
+    """Read back everything in the folder, plot it and print a summary, with several processes that of all of them."""
     from cascadice.pictures.influence import plot
 
     files.flush(out, parts(out).values())

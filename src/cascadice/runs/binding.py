@@ -1,4 +1,4 @@
-"""Whether what belongs to one run still belongs together: its settings, its data, and the version that made it."""
+"""Check that a run's folder, settings, data and library version still belong together."""
 
 import platform
 import re
@@ -13,21 +13,21 @@ import torch
 import cascadice
 from cascadice.data.samples import DataSet, content_digest
 from cascadice.engine.networks import Network
-from cascadice.runs.agreement import facts_of_run, not_one_run
 from cascadice.runs.config import Config, build, override
 from cascadice.runs.departures import read_departures, really
 from cascadice.runs.folder import DATA, MANIFEST, launcher, read_manifest, run_fingerprint
 from cascadice.runs.processes import ONE_PROCESS, World, folder_name
 from cascadice.runs.saved import network_of
+from cascadice.runs.shared_facts import facts_of_run, not_one_run
 
 
 def build_recorded(
     folder: Path, config: Config, settings: Mapping[str, Any] | None = None, *, quiet: bool = False,
     world: World = ONE_PROCESS,
 ) -> Network:  # fmt: skip
-    """Build the network of a run in a folder, after a check that settings and data are those it was trained with.
+    """Build the network of the run in a folder, after checking that it was trained with these settings and data.
 
-    Of several processes, W is what really happened, in everybody's rows.
+    With several processes, W has the rows that all processes really used.
 
     Args:
         settings: Settings that may differ: `device`, `data_root`.
@@ -59,12 +59,12 @@ def _check_same_run(folder: Path, config: Config, world: World) -> None:
 
 
 def check_process(folder: Path, network: Network | None, world: World) -> None:
-    """Raise ValueError if the run in a folder is not that of this process; `network` is its part, if it is known."""
+    """Raise ValueError if the run in a folder belongs to another process; `network` is this one's part, if known."""
     if not (manifest := read_manifest(folder)):
         return
     then = manifest.get("process")
     if then is not None and not (isinstance(then, dict) and {"rank", "of", "members"} <= then.keys()):
-        raise ValueError(f"process in {folder / MANIFEST} must say rank, of and members; found {then!r}. Restore it.")
+        raise ValueError(f"process in {folder / MANIFEST} must have rank, of and members; found {then!r}. Restore it.")
     if world.alone:
         if then is not None:
             raise ValueError(
@@ -73,11 +73,11 @@ def check_process(folder: Path, network: Network | None, world: World) -> None:
             )
         return
     if then is None or (then["rank"], then["of"]) != (world.rank, world.size):
-        found = "the run of a single process" if then is None else f"of process {then['rank']} of {then['of']}"
+        found = "the run of a single process" if then is None else f"that of process {then['rank']} of {then['of']}"
         remedy = (
-            "Ask without torchrun" if then is None else f"Start {then['of']} processes, in the order of their folders"
+            "Leave out torchrun" if then is None else f"Start {then['of']} processes, in the order of their folders"
         )
-        raise ValueError(f"{folder} must be of process {world.rank} of {world.size}; it is {found}. {remedy}.")
+        raise ValueError(f"{folder} must belong to process {world.rank} of {world.size}; it is {found}. {remedy}.")
     if network is not None and then["members"] != list(network.members):
         raise ValueError(f"{folder} holds participants {then['members']}; this process has {list(network.members)}.")
 
@@ -93,7 +93,7 @@ def check_data(folder: Path, data: DataSet) -> None:
 
 
 def check_version(folder: Path) -> None:
-    """Raise ValueError if a later version trained the run in a folder: this one may compute other bits."""
+    """Raise ValueError if a later version trained the run in a folder: this version may compute different bits."""
     versions = read_manifest(folder).get("versions")
     trained = str(versions.get("cascadice", "0")) if isinstance(versions, dict) else "0"
     if _numbers(trained) > _numbers(cascadice.__version__):
@@ -104,19 +104,19 @@ def check_version(folder: Path) -> None:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what computes here."""
+    """The versions of the software that computes here."""
     libraries = {"cascadice": cascadice.__version__, "torch": torch.__version__, "numpy": np.__version__}
     return {**libraries, "python": platform.python_version()}
 
 
 def earlier_versions(manifest: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The other versions that trained a run so far, the first ones first, by its manifest."""
+    """The other versions that have trained a run, oldest first, according to its manifest."""
     then = [*(manifest.get("earlier_versions") or ()), manifest.get("versions")]
     return [each for each in then if isinstance(each, dict) and each != versions()]
 
 
 def version_warning(manifest: Mapping[str, Any]) -> str:
-    """That a run may not get the bits of one that was never stopped, if other versions trained it last."""
+    """A warning that the bits may differ from an uninterrupted run's, if other versions trained the run last."""
     found = manifest.get("versions")
     now, then = versions(), found if isinstance(found, dict) else {}
     other = [name for name in ("torch", "numpy") if then.get(name, now[name]) != now[name]]

@@ -1,4 +1,4 @@
-"""All settings of a run as plain data, and the one place where names become objects."""
+"""All settings of a run as plain data, and the only place where names are turned into objects."""
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field, replace
@@ -57,7 +57,7 @@ class Config:
     lr: float = _setting(0.1, "learning rate")
     lr_schedule: str = _setting("constant", "constant, cosine, step:EVERY:FACTOR or warmup:STEPS+SCHEDULE")
     participants: tuple[str, ...] = _setting(
-        (), "what some participants do differently, nodes:name=value,…, e.g. 2,5-7:optimizer=adam,lr=0.003"
+        (), "settings that differ for some participants, nodes:name=value,…, e.g. 2,5-7:optimizer=adam,lr=0.003"
     )
     rounds: int | None = _setting(None, "rounds to train, instead of epochs")
     epochs: float | None = _setting(5.0, "passes over the data to train")
@@ -66,8 +66,8 @@ class Config:
     )
     behaviours: tuple[str, ...] = _setting((), "misbehaving participants, in the same form, e.g. free-rider:0,1")
     rule: str | None = _setting(None, "mixing rule that chooses W in each round, e.g. cosine-trust (none: the given W)")
-    compression: str | None = _setting(None, "how updates are compressed before they are sent, e.g. 8-bit (none: not)")
-    seed: int = _setting(0, "seed of everything random")
+    compression: str | None = _setting(None, "compression of updates that are sent, e.g. 8-bit (none: uncompressed)")
+    seed: int = _setting(0, "seed for all randomness")
     device: str = _setting("cpu", "cpu, cuda or cuda:N")
     dtype: str = _setting("float32", "float32, float64 or bfloat16")
     strategy: str = _setting("auto", "how local steps are computed: auto, loop, vmap or compile")
@@ -117,7 +117,14 @@ RESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def override(config: Config, settings: Mapping[str, Any]) -> Config:
-    """Return the configuration with these settings changed; settings that they replace are reset.
+    """The configuration with these settings changed; settings that they replace are reset.
+
+    Args:
+        config: The configuration to change.
+        settings: New values by name.
+
+    Returns:
+        A new configuration; `config` is unchanged.
 
     Example:
         >>> changed = override(Config(), {"rounds": 100})
@@ -151,9 +158,21 @@ def from_json(settings: Mapping[str, Any]) -> Config:
 def build(
     config: Config, *, download: bool = False, quiet: bool = True, processes: int = 1, rank: int = 0
 ) -> "Network":
-    """Build the network that these settings describe; `download` fetches the data set if it is not on this machine.
+    """Build the network that these settings describe.
 
-    With several `processes`, it is the part of the one with number `rank`.
+    Args:
+        config: The settings.
+        download: Fetch the data set if it is not on this machine.
+        quiet: Do not show the progress of a download.
+        processes: The number of processes that train together.
+        rank: The number of this process.
+
+    Returns:
+        The network, or the part of it that belongs to this process.
+
+    Example:
+        >>> build(Config(nodes=4)).nodes  # doctest: +SKIP
+        4
     """
     from cascadice import learning_rates
     from cascadice.data import corruption
@@ -163,7 +182,7 @@ def build(
     from cascadice.runs import sources
 
     if config.saved is not None:
-        raise ValueError("this network was built in Python, and trains there. Train it again in Python, and save it.")
+        raise ValueError("this network was built in Python and can only be trained there. Train and save it again.")
 
     mixing = schedule(config)
     each = per_participant(config, config.nodes or mixing(0).shape[0])
@@ -188,7 +207,7 @@ def build(
 
 
 def divided(config: Config, data: "DataSet", each: "Sequence[Config]") -> "Partition":
-    """Who holds which training samples, given the configuration of each participant."""
+    """The training samples that each participant holds, given the configuration of each."""
     from cascadice.data import partition as partitions
 
     return partitions.build(
@@ -198,7 +217,7 @@ def divided(config: Config, data: "DataSet", each: "Sequence[Config]") -> "Parti
 
 
 def per_participant(config: Config, nodes: int) -> list[Config]:
-    """The configuration of each participant: the run's, changed by what `participants` says about it."""
+    """The configuration of each participant: the run's, with the changes that `participants` lists."""
     from cascadice.optimizers import OPTIMIZERS
 
     each = [replace(config, participants=())] * nodes
@@ -218,19 +237,29 @@ def per_participant(config: Config, nodes: int) -> list[Config]:
 
 
 def sees_scale(config: Config, nodes: int) -> bool:
-    """Whether everybody's steps are linear in gradients: those of Adam, and clipped ones, hide their size."""
+    """Whether all steps are linear in the gradients; Adam and clipping hide the size of gradients."""
     if config.optimizer == UNNAMED:
         return "linear=true" in config.optimizer_options
     return all(optimizer_of(one).linear for one in per_participant(config, nodes))
 
 
 def alike(each: Sequence[Config], value: Callable[[Config], Any]) -> Any:
-    """One value if all participants have the same settings, else a list with one for each."""
+    """One value if it is the same for all participants, otherwise a list with one value each."""
     return value(each[0]) if all(one == each[0] for one in each) else [value(one) for one in each]
 
 
 def schedule(config: Config) -> "Schedule":
-    """The mixing matrix of each round, from the CSV file or the named topology."""
+    """The mixing matrix of each round, from the CSV file or the named topology.
+
+    Args:
+        config: The settings of a run.
+
+    Returns:
+        A function of the round.
+
+    Example:
+        >>> schedule(Config(topology="ring", nodes=4))(0)[0].tolist()  # doctest: +SKIP
+    """
     from cascadice import topology
     from cascadice.runs import forecast, memory
 
@@ -255,9 +284,20 @@ def schedule(config: Config) -> "Schedule":
 
 
 def length(config: Config, parts: Sequence[Sized]) -> int:
-    """The number of rounds, where participants hold these samples.
+    """The number of rounds, given the samples that participants hold.
 
-    An epoch is as many rounds as it takes all participants together to use all their batches.
+    An epoch is the number of rounds in which all participants together use all their batches.
+
+    Args:
+        config: The settings of a run.
+        parts: The samples of each participant.
+
+    Returns:
+        The number of rounds.
+
+    Example:
+        >>> length(Config(rounds=40), [range(100)] * 16)
+        40
     """
     from cascadice.data.batches import rounds_per_epoch
 
@@ -269,7 +309,7 @@ def length(config: Config, parts: Sequence[Sized]) -> int:
 
 
 def length_of(config: Config, network: "Network") -> int:
-    """The number of rounds that these settings give their network, or the whole of which it is a part."""
+    """The number of rounds of this network, or of the whole network that it is a part of."""
     if config.rounds is not None:
         return config.rounds
     if network.members:

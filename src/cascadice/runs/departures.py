@@ -1,7 +1,7 @@
-"""Where a run of several processes departed from its plan: messages were missing, or a process was away.
+"""Departures of a multi-process run from its schedule: missing messages, and rounds that a process missed.
 
-W is drawn before a run begins, and every process knows all of it. What a process really did with its own rows of W is
-written down by that process, in `departures.json` of its folder, and told to the others when they look back together.
+Every process knows the whole schedule of W in advance. Each process writes the rows of W that it really used, where
+they differ, to `departures.json` in its folder, and tells them to the others when they compute influence together.
 """
 
 from collections.abc import Sequence
@@ -24,36 +24,36 @@ Row = tuple[int, int, list[tuple[int, float]]]
 
 @dataclass
 class Departures:
-    """What a process did otherwise than planned.
+    """How one process departed from the schedule.
 
     Attributes:
         rows: Rows of W of its own participants, in the rounds in which messages were missing.
-        away: Rounds of which it has no record: it was away, or died before a checkpoint kept them.
+        away: Rounds that it did not record: it was away, or died before the next checkpoint.
     """
 
     rows: list[Row] = field(default_factory=list)
     away: list[int] = field(default_factory=list)
 
     def before(self, t: int) -> "Departures":
-        """Those before round t."""
+        """The departures before round t."""
         return Departures([row for row in self.rows if row[0] < t], [each for each in self.away if each < t])
 
     def note(self, t: int, members: Sequence[int], really: Float[Tensor, "m n"], planned: Float[Tensor, "m n"]) -> None:
-        """Add the rows of W by which members really mixed in round t, where they are not the planned ones."""
+        """Add the rows of W that members really used in round t, if they differ from the schedule."""
         for k, row, plan in zip(members, really, planned, strict=True):
             if not torch.equal(row, plan):
                 self.rows.append((t, k, [(int(j), float(row[j])) for j in row.nonzero().flatten()]))
 
 
 def write_departures(folder: files.Folder, departures: Departures) -> None:
-    """Write them into the folder of a process; a run that went as planned has no such file."""
+    """Write the departures of a process to its folder; a run that went as planned has no such file."""
     path = Path(folder) / DEPARTURES
     if departures.rows or departures.away or path.exists():
         files.write_json(path, {"format": FORMAT, "rows": departures.rows, "away": departures.away})
 
 
 def read_departures(folder: files.Folder) -> Departures:
-    """Those in the folder of a process."""
+    """Read the departures in the folder of a process."""
     path = Path(folder) / DEPARTURES
     if not path.exists():
         return Departures()
@@ -71,7 +71,7 @@ def _row(row: Any) -> Row:
 
 
 def really(planned: Schedule, told: Sequence[Sequence[Any]]) -> Schedule:
-    """The schedule with the rows of all processes as they really were."""
+    """The schedule with the rows of W that all processes really used."""
     rows: dict[int, list[Row]] = {}
     for row in (_row(each) for one in told for each in one):
         rows.setdefault(row[0], []).append(row)

@@ -1,4 +1,4 @@
-"""What questions about a run evaluate on: the first of its test samples, or all of them."""
+"""Evaluate on the first test samples of a run, or on all of them."""
 
 import torch
 
@@ -6,7 +6,7 @@ from cascadice.engine import Evaluation, Network, evaluate_on
 
 
 def check_eval_samples(count: int | None, network: Network) -> None:
-    """Check that there are as many test samples as asked for."""
+    """Check that there are at least as many test samples as requested."""
     if (count or 0) > (available := len(network.data.test)):
         raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {count}.")
 

@@ -1,4 +1,4 @@
-"""Command-line flags of settings, questions and recordings. Torch is not imported until a run is opened."""
+"""Command-line flags for settings, questions and recordings. Torch is imported only when a run is opened."""
 
 import argparse
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ OF_YOUR_OWN = ("model", "loss")
 DIFFERENT = ("device", "data_root", *OF_YOUR_OWN)  # settings in which a command may differ from the run
 FINAL = ("at", "during", "on")  # what only questions about the final models have
 NUMBERS = {
-    "hops": "how many rounds to follow an update [1]",
-    "points": "points of an integral; more are more accurate [2; for whole-run-shares 3]",
+    "hops": "for how many rounds to follow an update [1]",
+    "points": "quadrature points; more are more accurate [2; for whole-run-shares 3]",
     "every": "score the updates of every N-th round [1]",
     "eval_samples": "evaluate on the first N test samples (all)",
 }
 
 
 def add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
-    """Add a flag for each of these settings; flags that are not given stay absent, so recipes show through."""
+    """Add a flag for each of these settings; flags that are not given stay absent, so that recipes apply."""
     group = parser.add_argument_group("settings")
     for f in fields(Config):
         if f.name not in names:
@@ -53,7 +53,7 @@ def settings_from(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_setting(name: str, text: str) -> Any:
-    """The value of a setting, from the text of its flag."""
+    """Parse the value of a setting from the text of its flag."""
     types = field_types()[name]
     if NoneType in types and text.lower() == "none":
         return None
@@ -66,49 +66,49 @@ def read_setting(name: str, text: str) -> Any:
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of commands that several processes may run together."""
+    """Add the flags of commands that can run in several processes."""
     group = parser.add_argument_group("several processes (torchrun -m cascadice …)")
-    text = "network interface on which they talk (loopback, or $GLOO_SOCKET_IFNAME)"
+    text = "network interface for their messages (loopback, or $GLOO_SOCKET_IFNAME)"
     group.add_argument("--interface", metavar="NAME", help=text)
-    group.add_argument("--timeout", type=float, metavar="SECONDS", help="how long to wait for one another [60]")
+    group.add_argument("--timeout", type=float, metavar="SECONDS", help="how long processes wait for one another [60]")
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say what several processes do when one of them is missing."""
+    """Add the flags that decide what processes do when one of them is missing."""
     group = parser.add_argument_group("when a process fails")
-    text = "stop; carry-on: the others go on, and it may come back; restart: with torchrun --max-restarts [stop]"
+    text = "stop; carry-on: the others continue, and it may come back; restart: with torchrun --max-restarts [stop]"
     group.add_argument("--policy", metavar="stop|carry-on|restart", help=text)
     text = "how long to wait for the messages of a round [with carry-on 2, else --timeout]"
     group.add_argument("--patience", type=float, metavar="SECONDS", help=text)
 
 
 def add_question(parser: argparse.ArgumentParser, title: str) -> None:
-    """Add the flags of a question; flags that are not given stay absent."""
+    """Add the flags for a question; flags that are not given stay absent."""
     group = parser.add_argument_group(title)
     absent: dict[str, Any] = {"default": argparse.SUPPRESS}
     kinds = "estimators, any of `cascadice list kinds`, separated by commas [first-order]"
     group.add_argument("--kind", metavar="KINDS", dest="kinds", help=kinds, **absent)
     group.add_argument("--samples", action="store_true", help="score every training sample too", **absent)
-    group.add_argument("--sources", metavar="NODES", help="whose updates, separated by commas (everyone's)", **absent)
+    group.add_argument("--sources", metavar="NODES", help="whose updates to score, separated by commas (all)", **absent)
     for name, help in NUMBERS.items():
         group.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=help, **absent)
-    text = "of several processes: tell process 0 the samples with the lowest and highest scores, to print those of all"
+    text = "with several processes: tell process 0 the samples with the lowest and highest scores, to print"
     group.add_argument("--tell-samples", action="store_true", help=text)
 
 
 def add_whole_run(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that only questions about the final models have."""
+    """Add the flags that apply only to questions about the final models."""
     group = parser.add_argument_group("about the final models (--kind whole-run, whole-run-shares, pairs)")
-    at = "weight of all updates in the run that is looked at, above 0 and at most 1 [1]"
+    at = "weight of all updates at which to differentiate, above 0 and at most 1 [1]"
     group.add_argument("--at", type=float, metavar="X", help=at, default=argparse.SUPPRESS)
     text = "only the updates of rounds A to B − 1 are weighted, e.g. 0:100 (all rounds)"
     group.add_argument("--during", metavar="A:B", help=text, default=argparse.SUPPRESS)
-    on = "whose final models: all, average, or the number of a participant [all]"
+    on = "final models to measure: all, average, or the number of a participant [all]"
     group.add_argument("--on", metavar="WHOSE", help=on, default=argparse.SUPPRESS)
 
 
 def given_question(args: argparse.Namespace) -> dict[str, Any]:
-    """The parts of a question that were given as flags."""
+    """The fields of a question that were given as flags."""
     return {name: vars(args)[name] for name in ("kinds", "samples", "sources", *FINAL, *NUMBERS) if name in args}
 
 
@@ -143,7 +143,7 @@ def _span(text: str) -> tuple[int, int]:
 def add_recording(
     parser: argparse.ArgumentParser, name: str, run: str = "folder of a recorded run (cascadice run --record all)"
 ) -> None:
-    """Add what all commands over a recorded run take: the run, where results go, and where to compute."""
+    """Add the arguments of all commands on a recorded run: the run, where to write results, and where to compute."""
     parser.add_argument("run", metavar="RUN", help=run)
     parser.add_argument("--out", metavar="DIR", help=f"folder for the results (RUN/{name})")
     parser.add_argument("--overwrite", action="store_true", help="replace existing results")
@@ -158,7 +158,7 @@ def add_recording(
 
 
 def open_from(args: argparse.Namespace, world: "World", recorded: bool = True) -> "Recording":
-    """Open the run that was named; of several processes, what this one recorded. It need not be `recorded`."""
+    """Open the run named on the command line, or this process's part of it; with `recorded`, it must have rounds."""
     from cascadice.runs.recording import open_recording
 
     settings = {name: getattr(args, name) for name in DIFFERENT if hasattr(args, name)}

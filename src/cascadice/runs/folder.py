@@ -1,4 +1,4 @@
-"""A run's folder: its files, which run they belong to, who may write to it, and how it is cleared."""
+"""The folder of a run: its files, their fingerprint, who may write to it, and how it is cleared."""
 
 import json
 import os
@@ -53,7 +53,7 @@ SETTINGS_OF_0_1_0 = (
 
 
 def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) -> None:
-    """Check everything about the folder that can be checked before the network is built; change nothing."""
+    """Check everything about the folder that can be checked before the network is built, without changing anything."""
     if resume and overwrite:
         raise ValueError("a run is either resumed or overwritten; found both. Leave one out.")
     check_writable(folder, "a run")
@@ -78,7 +78,7 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
 
 
 def _check_outside(folder: Path) -> None:
-    """Refuse to begin a run inside another: only the other's writer may write there."""
+    """Refuse to start a run inside another: only the writer of the other run may write there."""
     for around in Path(os.path.realpath(folder)).parents:
         if _is_run(around):
             raise ValueError(f"{folder} is inside the run in {around}. Choose an --out that is outside every run.")
@@ -89,7 +89,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _holds_run(folder: Path, present: set[str]) -> bool:
-    """Whether a folder holds a run, also one that died while it was begun or cleared."""
+    """Whether a folder holds a run, including one that died while it was being started or cleared."""
     if {CONFIG, MANIFEST} <= present or all(name in ALL_FILES or files.DRAFT.fullmatch(name) for name in present):
         return True
     try:
@@ -101,16 +101,16 @@ def _holds_run(folder: Path, present: set[str]) -> bool:
 
 
 @contextmanager
-def writing(*folders: Path) -> Iterator[None]:
-    """Be the only writer of these folders; where one is part of a run, of the whole run.
+def locked_for_writing(*folders: Path) -> Iterator[None]:
+    """Lock these folders for writing; if one is part of a run, lock the whole run.
 
-    What killed writers left half written there is removed.
+    Files that killed writers left unfinished are removed.
 
     Raises:
         ValueError: If somebody else is writing there.
 
     Example:
-        >>> with writing(Path("runs/demo/influence")):  # doctest: +SKIP
+        >>> with locked_for_writing(Path("runs/demo/influence")):  # doctest: +SKIP
         ...     ...
     """
     with ExitStack() as stack:
@@ -123,13 +123,25 @@ def writing(*folders: Path) -> Iterator[None]:
 
 
 def status_of(folder: files.Folder, manifest: Mapping[str, Any]) -> str | None:
-    """What a run is doing, or how it ended: "stopped" if it died while its manifest said that it was running."""
+    """The status of a run, or how it ended: "stopped" if it died while its manifest said that it was running."""
     status = manifest.get("status")
     return "stopped" if status == "running" and not locks.in_use(folder) else status
 
 
 def check_writable(folder: Path, content: str = "the output") -> None:
-    """Check that `folder` is a folder, or can become one, and that we may write there; `content` is what needs it."""
+    """Check that a folder can be written to, or made.
+
+    Args:
+        folder: The folder.
+        content: What is to be written; part of the error.
+
+    Raises:
+        ValueError: If it is a file, or a link that leads nowhere.
+        PermissionError: If it may not be written to.
+
+    Example:
+        >>> check_writable(Path("runs/mine"), "a run")
+    """
     for place in (folder, *folder.parents):
         if place.is_symlink() and not place.exists():
             raise ValueError(f"{place} is a link that leads nowhere. Remove it, or choose another folder.")
@@ -151,7 +163,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
 
 
 def launcher(processes: int) -> str:
-    """How to start cascadice in so many processes.
+    """The command that starts cascadice in this many processes.
 
     Example:
         >>> launcher(4)
@@ -161,7 +173,7 @@ def launcher(processes: int) -> str:
 
 
 def resuming(folder: Path, manifest: Mapping[str, Any]) -> str:
-    """The command that continues the run in a folder; in that of one process, or above it, that of all of them."""
+    """The command that resumes the run in a folder; if it has several processes, in all of them."""
     process = manifest.get("process")
     if not isinstance(process, dict):
         return f"{launcher(1)} run --resume --out {folder}"
@@ -182,7 +194,7 @@ def read_run_config(folder: Path) -> Config:
 
 
 def read_manifest(folder: files.Folder) -> dict[str, Any]:
-    """Read a run's manifest; empty if there is none. One of a later format is refused."""
+    """Read a run's manifest; empty if there is none. Later formats are refused."""
     path = Path(folder) / MANIFEST
     if not path.exists():
         return {}
@@ -191,23 +203,22 @@ def read_manifest(folder: files.Folder) -> dict[str, Any]:
     for name, kinds in NUMBERS.items():
         found: Any = manifest.get(name, 0)
         if not isinstance(found, kinds) or found < 0:
-            raise ValueError(f"{name} in {path} must be a number from 0 on; found {found!r}. Restore it from a copy.")
+            raise ValueError(f"{name} in {path} must be a number, at least 0; found {found!r}. Restore it from a copy.")
     for name in TEXTS:
         if not isinstance(manifest.get(name, ""), str):
-            raise ValueError(f"{name} in {path} must be a text; found {manifest[name]!r}. Restore it from a copy.")
+            raise ValueError(f"{name} in {path} must be a string; found {manifest[name]!r}. Restore it from a copy.")
     return manifest
 
 
 def check_length(folder: files.Folder, rounds: int | None, again: str = "--overwrite") -> None:
-    """Raise ValueError if the run in a folder went on after results about its final models, which were of `rounds`.
+    """Raise ValueError if the run was continued after results about its final models, when it had `rounds` rounds.
 
     `again` is what to add to the command that computed them.
     """
     now = read_manifest(folder).get("rounds", 0)
     if rounds is not None and rounds < now:
         raise ValueError(
-            f"it is about the models after {rounds} rounds, but the run has {now} by now. Repeat the command with "
-            f"{again}."
+            f"it is about the models after {rounds} rounds, but the run now has {now}. Repeat the command with {again}."
         )
 
 
@@ -253,9 +264,9 @@ def run_fingerprint(folder: files.Folder, config: Config | None = None) -> str:
 def clear(folder: Path) -> None:
     """Remove the files of a run and the results about it, and nothing else.
 
-    The checkpoint goes first, so that what is half cleared begins again when it is resumed; the settings go last, so
-    that nobody takes what is left for another run's. The manifest is left to be replaced: by it the folder is known to
-    hold a run, whoever dies on the way.
+    The checkpoint is removed first, so that a half-cleared run starts again when it is resumed; the settings last, so
+    that the rest is not mistaken for another run. The manifest stays until it is replaced: it marks the folder as that
+    of a run even if this process dies on the way.
     """
     files.remove_drafts(folder, *BELOW)
     checksums.drop_unreadable(folder)

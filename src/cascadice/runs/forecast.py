@@ -1,7 +1,7 @@
-"""How much memory a computation will take, before it starts; `benchmarks/memory.py` compares it with what is taken.
+"""Predict how much memory a computation takes, before it starts; `benchmarks/memory.py` checks the predictions.
 
-Everything is counted in copies of everybody's parameters and in results of layers (activations). The factors below are
-what the engine and torch hold at once.
+Everything is counted in copies of all participants' parameters and in activations. The factors below are the numbers of
+copies that the engine and torch hold at once.
 """
 
 from copy import deepcopy
@@ -40,7 +40,7 @@ LESS = "Use fewer test samples (--eval-samples) or fewer participants"
 
 
 class Activations(NamedTuple):
-    """Numbers that a model computes for one sample: all of them, and the most that a forward pass holds at once."""
+    """The sizes of a model's activations for one sample: their sum, and the most that a forward pass holds at once."""
 
     all: int
     most: int
@@ -65,9 +65,9 @@ def _place(tensor: Tensor) -> int:
 
 
 def activations(model: nn.Module, sample: Inputs, compute: torch.dtype | None = None) -> Activations:
-    """What a model computes for one sample, by a pass without numbers (on torch's meta device).
+    """The activations of a model for one sample, from a pass on torch's meta device, which computes no numbers.
 
-    A model that cannot run there, because it looks at numbers or makes tensors elsewhere, runs with numbers.
+    A model that cannot run there, because it looks at values or makes tensors elsewhere, runs with real numbers.
 
     Args:
         model: The model; it is copied.
@@ -87,7 +87,7 @@ def activations(model: nn.Module, sample: Inputs, compute: torch.dtype | None = 
 
 
 def _computed(model: nn.Module, sample: Inputs, compute: torch.dtype | None) -> list[int]:
-    """The sizes of what a pass computes, one after the other."""
+    """The sizes of all tensors that a pass computes, in order."""
     tensors: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     counting = _Counting()
     with torch.no_grad(), counting:
@@ -96,14 +96,14 @@ def _computed(model: nn.Module, sample: Inputs, compute: torch.dtype | None) -> 
 
 
 def of_graph(topology: str, nodes: int, options: dict[str, Any]) -> list[Need]:
-    """What the graph of a topology takes, by the number of its links."""
+    """The memory of a topology's graph, by its number of links."""
     per_node = {"complete": nodes, "erdos-renyi": nodes * float(options.get("probability") or 0)}.get(topology, 0)
     degree = max(per_node, float(options.get("degree") or 0), nodes.bit_length())
     return [Need("its links", int(LINK * nodes * min(degree, nodes)), "Use a sparser topology or fewer participants")]
 
 
 def state_of(optimizer: Optimizer) -> int:
-    """Numbers that an optimizer keeps for each parameter.
+    """How many numbers an optimizer keeps per parameter.
 
     Example:
         >>> state_of(optimizers.build("adam"))
@@ -116,7 +116,7 @@ def state_of(optimizer: Optimizer) -> int:
 def of_network(
     nodes: int, parameters: int, state: int, size: int, steps: int, batch: int, own: bool = False
 ) -> list[Need]:
-    """What a network takes before it trains.
+    """The memory of a network before it trains.
 
     Args:
         parameters: Of one participant.
@@ -135,7 +135,7 @@ def of_network(
 
 
 def of_training(network: Network, rounds: int, window: int = 0, recorded: bool = False) -> list[Need]:
-    """What training takes beside the network: rounds in memory, local work, evaluation or saving, metrics."""
+    """The memory that training takes beside the network: rounds, local work, evaluation or saving, metrics."""
     theta = network.initial.theta
     once, everybody = bytes_of(network.initial), theta.nbytes
     saved = once + (once + everybody if recorded else 0)
@@ -151,13 +151,13 @@ def of_training(network: Network, rounds: int, window: int = 0, recorded: bool =
 
 
 def _rows(network: Network, rows: int) -> int:
-    """How many of these rows are computed at once: all in a sweep, one a thread in a loop."""
+    """How many of these rows are computed at once: all if vectorised, one per thread in a loop."""
     threads = torch.get_num_threads() if network.device.type == "cpu" else 1
     return min(rows, threads) if network.strategy == "loop" else rows
 
 
 def _sizes(network: Network) -> tuple[int, int, int]:
-    """Local steps, batch size, bytes of a number."""
+    """The number of local steps, the batch size, and the bytes per number."""
     batch = network.batches(0)
     return batch.shape[1], batch.shape[2], network.initial.theta.element_size()
 
@@ -170,7 +170,7 @@ def _activations(network: Network) -> Activations:
 
 
 def _local_work(network: Network, rows: int | None = None) -> Need:
-    """A training pass of these rows; of all participants unless said."""
+    """The memory of a training pass of these rows, by default of all participants."""
     steps, batch, size = _sizes(network)
     together = _rows(network, network.nodes if rows is None else rows)
     per_parameter = TEMPORARY + bytes_of(network.initial) / network.initial.theta.nbytes
@@ -181,20 +181,20 @@ def _local_work(network: Network, rows: int | None = None) -> Need:
 
 
 def of_run(network: Network, rounds: int, recorded: bool, question: "Question | None") -> list[Need]:
-    """What training takes, with influence computed on the way if it is asked for."""
+    """The memory that training takes, including influence if it is computed during training."""
     if question is None:
         return of_training(network, rounds, recorded=recorded)
     return of_training(network, rounds, question.hops, recorded) + of_influence(network, question)
 
 
 def of_question(network: Network, question: "Question") -> list[Need]:
-    """What influence in recorded rounds takes: those rounds, one more being read, and the scoring."""
+    """The memory that influence in recorded rounds takes: those rounds, one more being read, and the scoring."""
     read = (question.rounds_needed + 1) * (2 * bytes_of(network.initial) + network.initial.theta.nbytes)
     return [Need("recorded rounds", read, "Ask for fewer --hops"), *of_influence(network, question)]
 
 
 def of_influence(network: Network, question: "Question") -> list[Need]:
-    """What scoring a round takes beside the rounds it looks at."""
+    """The memory that scoring a round takes beside the rounds it looks at."""
     samples = question.eval_samples or len(network.data.test)
     held = Need("the test samples", 2 * samples * prod(network.data.test.shape) * 4, LESS)
     each = (_estimator(network, question, kind, samples) for kind in question.kinds)
@@ -227,7 +227,7 @@ def _losses(network: Network, rows: int, eval_samples: int) -> int:
 
 
 def of_whole_run(network: Network, rounds: int, question: "Question") -> list[Need]:
-    """What whole-run influence takes: rounds that are kept, a sweep backwards, and the scores."""
+    """The memory that whole-run influence takes: the rounds kept, a backward sweep, and the scores."""
     steps, batch, _ = _sizes(network)
     scores = len(question.alphas) * rounds * network.nodes * (8 + (16 * steps * batch if question.samples else 0))
     gradients = _gradients(network, question.eval_samples or len(network.data.test))
@@ -240,7 +240,7 @@ def of_whole_run(network: Network, rounds: int, question: "Question") -> list[Ne
 
 
 def of_retraining(network: Network, rounds: int, eval_samples: int, networks: int) -> list[Need]:
-    """What training so many networks takes, as many side by side as `retrain` trains."""
+    """The memory that retraining this many networks takes, with as many side by side as `retrain` trains."""
     once = bytes_of(network.initial)
     count = 1 if network.groups else min(networks, retraining.MOST, max(1, retraining.MEMORY // once))
     parts = of_training(network, rounds)

@@ -1,6 +1,6 @@
-"""A run as a whole, where its processes have a folder each: what is known of everybody, put together.
+"""Combine the folders of a multi-process run, one per process, into a view of the whole run.
 
-A single process's folder gives what that process knows; others' numbers are NaN then.
+From the folder of a single process, only its own numbers are known; those of others are NaN.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from torch import Tensor
 from cascadice.engine.metrics import Metrics
 from cascadice.files import Folder
 from cascadice.runs import store
-from cascadice.runs.agreement import facts_of_run, not_one_run
 from cascadice.runs.folder import CONFIG, MANIFEST, read_config, read_manifest, status_of
 from cascadice.runs.round_metrics import RoundMetrics
+from cascadice.runs.shared_facts import facts_of_run, not_one_run
 
 
 def places_of(run: Folder) -> list[Path]:
-    """The folder of a run, or those of its processes; none if there is no run.
+    """The folder of a run, or the folders of its processes; none if there is no run.
 
     Example:
         >>> places_of("runs/on-four")  # doctest: +SKIP
@@ -32,12 +32,12 @@ def places_of(run: Folder) -> list[Path]:
 
 
 def mixed_up(places: Sequence[Path]) -> str:
-    """That the folders of processes are not of one run, in words; "" if they are."""
+    """A message that the processes' folders belong to different runs; "" if they belong to one."""
     return not_one_run([place.name for place in places], [facts_of_run(each, read_config(each)) for each in places])
 
 
 def gathered_manifest(places: Sequence[Path]) -> dict[str, Any]:
-    """The manifest of the first, with what all of them say about how far they are."""
+    """The manifest of the first process, with the progress of all of them."""
     manifests = [read_manifest(place) for place in places]
     statuses = dict.fromkeys(str(status_of(*each)) for each in zip(places, manifests, strict=True))
     if len(places) == 1:
@@ -47,9 +47,9 @@ def gathered_manifest(places: Sequence[Path]) -> dict[str, Any]:
 
 
 def gathered_metrics(places: Sequence[Path], nodes: int) -> list[RoundMetrics]:
-    """What was measured in each round; NaN for participants whose process has no record of it, or is not here.
+    """The metrics of each round; NaN for participants whose process did not record it or whose folder is missing.
 
-    The consensus distance is known to no process, and NaN.
+    No process knows the consensus distance, which is NaN.
     """
     members: list[Any] = [(read_manifest(place).get("process") or {}).get("members") for place in places]
     each = [store.read_metrics(place) for place in places]
@@ -69,7 +69,7 @@ def gathered_metrics(places: Sequence[Path], nodes: int) -> list[RoundMetrics]:
 
 
 def _together(t: int, found: Sequence[tuple[list[int], RoundMetrics]], nodes: int) -> RoundMetrics:
-    """Round t of everybody, from what some processes measured of their members."""
+    """The metrics of all participants in round t, from what each process measured of its members."""
     tested = [(own, one.test) for own, one in found if one.test is not None]
     test = Metrics(
         _spread([(own, one.loss) for own, one in tested], nodes),

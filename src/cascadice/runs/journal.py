@@ -1,4 +1,4 @@
-"""A run in progress: what has been done, and what of it is on disk."""
+"""A run in progress: its state in memory, and when it is written to disk."""
 
 import contextlib
 import math
@@ -40,7 +40,7 @@ def _now() -> str:
 
 @dataclass
 class Journal:
-    """A run in progress: what has been done, and where it is written."""
+    """A run in progress: its metrics and latest round, and the folder they are written to."""
 
     folder: Path
     config: Config
@@ -70,17 +70,17 @@ class Journal:
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """What its files carry: the fingerprint of the run, and the layout of the model."""
+        """The fingerprint of the run and the layout of the model, which its files contain."""
         return {"run": self.fingerprint, "layout": store.layout(self.network.learner.training)}
 
     @property
     def seconds(self) -> float:
-        """How long training took by the clock, with evaluations and recording; pictures are drawn after it."""
+        """The wall-clock time of training, including evaluation and recording but not plotting."""
         return self.earlier_seconds + (monotonic() if self.ended is None else self.ended) - self.began
 
 
 def _check_finite(journal: Journal, round: Round, test: Metrics | None, distance: Tensor) -> None:
-    """Raise DivergedError where batch losses are finite, but not parameters or what is computed from them."""
+    """Raise DivergedError if batch losses are finite but parameters, or metrics computed from them, are not."""
     after, size = round.after, round.after.theta.abs().amax(1)
     if not bool(size.isfinite().all()):
         raise DivergedError(round.t, int((~size.isfinite()).nonzero()[0]), sent="has parameters that")
@@ -97,7 +97,7 @@ def _check_finite(journal: Journal, round: Round, test: Metrics | None, distance
 
 
 def enter(journal: Journal, round: Round, last: bool) -> None:
-    """Measure a round, record it if asked to, and save a checkpoint or update the live view if it is time."""
+    """Measure a round, record it if requested, and save a checkpoint or update the live view if they are due."""
     to_keep = store.rounds_to_keep(journal.config.record)
     evaluated = (round.t + 1) % journal.config.eval_every == 0 or last
     test = evaluate(journal.network, round.after) if evaluated and len(journal.network.data.test) else None
@@ -126,7 +126,7 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
 
 
 def _note_departures(journal: Journal, round: Round) -> None:
-    """Note the rounds that were left out before this one, and what was missing in it."""
+    """Note the rounds that were skipped before this one, and the messages that were missing in it."""
     if journal.exchange is None:
         return
     journal.departures.away += range(journal.t, round.t)
@@ -137,7 +137,7 @@ def _note_departures(journal: Journal, round: Round) -> None:
 
 
 def _traffic(journal: Journal) -> tuple[int, int] | None:
-    """The bytes sent and received since it was last asked."""
+    """The bytes sent and received since the last call."""
     if journal.exchange is None:
         return None
     (sent, received), post = journal.counted, journal.exchange.post
@@ -151,7 +151,7 @@ def _metrics_to_cpu(journal: Journal) -> None:
 
 
 def save(journal: Journal) -> None:
-    """Save metrics, then the checkpoint: whenever the process or the power dies, what came before it is complete."""
+    """Save metrics, then the checkpoint: if process or power dies, everything before a checkpoint is complete."""
     locks.check_held(journal.folder)
     _metrics_to_cpu(journal)
     fresh = [m.train_loss for m in journal.metrics if m.t >= journal.checkpointed]
@@ -169,7 +169,7 @@ def save(journal: Journal) -> None:
 
 
 def _keep_earlier(journal: Journal) -> None:
-    """Keep the checkpoint that is about to be replaced, once all processes have it: some may die before the next."""
+    """Keep the checkpoint about to be replaced, once all processes have it: some may die before they write the next."""
     if journal.world.alone or journal.world.carries_on or journal.t == journal.checkpointed:
         return
     journal.world.tell(journal.checkpointed)
@@ -179,14 +179,14 @@ def _keep_earlier(journal: Journal) -> None:
 
 
 def pause_after(seconds: float) -> float:
-    """How long to wait after an update of a live view that took so many seconds."""
+    """How long to wait after an update of a live view that took `seconds`."""
     return max(UPDATE_SECONDS, seconds / UPDATE_SHARE)
 
 
 def begin(journal: Journal) -> None:
     """Write the manifest, then the settings: from the first file on, the folder is known to hold a run.
 
-    The list of checksums comes before; files that are there already, of a version that kept none, are listed too.
+    The list of checksums comes first; existing files of a version that kept no list are added to it.
     """
     files.keep_checksums(journal.folder, (path for path in journal.folder.rglob("*") if path.is_file()))
     _write_manifest(journal)
@@ -196,7 +196,7 @@ def begin(journal: Journal) -> None:
 
 @contextlib.contextmanager
 def ending(journal: Journal) -> Iterator[None]:
-    """However the training inside ends, keep what was done and write into the manifest how it ended."""
+    """However the training in this block ends, save what was done and write to the manifest how it ended."""
     status = "failed"
     try:
         with interrupts.recognised():
@@ -215,7 +215,7 @@ def ending(journal: Journal) -> Iterator[None]:
 
 
 def end(journal: Journal, status: str) -> None:
-    """Keep the rounds before `journal.t`, and plot them.
+    """Keep the rounds before `journal.t` and plot them.
 
     Several processes plot finished runs alone: after a failure, torchrun and the others wait for this one to end.
     """
@@ -241,7 +241,7 @@ def _write(journal: Journal) -> None:
 
 
 def delete_later_rounds(journal: Journal) -> None:
-    """Delete recorded rounds that a resumed run makes again, and those of a run that diverged."""
+    """Delete recorded rounds that a resumed run will record again, and those after a divergence."""
     there = (*store.saved_rounds(journal.folder), *store.missing_rounds(journal.folder))
     store.delete_rounds(journal.folder, [t for t in there if t >= journal.t])
 
@@ -284,7 +284,7 @@ def _write_manifest(journal: Journal) -> None:
 
 
 def _circumstances(journal: Journal) -> dict[str, Any]:
-    """What stays the same as long as a run trains: its network, and the machine."""
+    """Facts that stay the same while a run trains: its network and the machine."""
     network, world = journal.network, journal.world
     cuda, members = network.device.type == "cuda", list(network.members)
     process = {"rank": world.rank, "of": world.size, "members": members}

@@ -1,4 +1,4 @@
-"""How much memory there is, and a check that what is about to be computed fits."""
+"""How much memory is free, and a check that a computation fits into it."""
 
 import os
 import resource
@@ -21,7 +21,7 @@ LIMITS = (
 
 
 class Need(NamedTuple):
-    """A part of what a computation takes: what it is, how many bytes, and how it could be less."""
+    """One part of a computation's memory: what it is for, how many bytes it takes, and how to reduce it."""
 
     name: str
     bytes: int
@@ -29,7 +29,7 @@ class Need(NamedTuple):
 
 
 def check(what: str, needs: Sequence[Need], device: torch.device) -> None:
-    """Raise a ValueError if these needs together take more memory than is free.
+    """Raise ValueError if these needs together exceed the free memory.
 
     Args:
         what: What is about to be computed, for the message.
@@ -50,7 +50,7 @@ def check(what: str, needs: Sequence[Need], device: torch.device) -> None:
 
 
 def device_named(name: str) -> torch.device:
-    """The device of this name; the CPU if there is none, as whoever builds there will find out."""
+    """The device of this name; the CPU if there is none, because building the network will report that."""
     cuda = name.startswith("cuda") and torch.cuda.is_available()
     return torch.device(name if cuda else "cpu")
 
@@ -60,7 +60,7 @@ def _in_words(count: int) -> str:
 
 
 def free(device: torch.device) -> float:
-    """Bytes that this process may still take, as $CASCADICE_MEMORY says; else as the machine and its limits say."""
+    """The bytes that this process may still allocate: $CASCADICE_MEMORY, or what the machine and its limits allow."""
     if given := os.environ.get(VARIABLE):
         with suppress(ValueError):
             if (allowed := float(given)) >= 0:
@@ -78,7 +78,7 @@ def _of_machine() -> Iterator[float]:
 
 
 def _of_cgroups() -> Iterator[float]:
-    """What the groups that this process is in may still take."""
+    """The bytes that the cgroups of this process may still allocate."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, kinds, path = line.split(":", 2)
@@ -94,7 +94,7 @@ def _of_cgroups() -> Iterator[float]:
 
 
 def _of_process() -> Iterator[float]:
-    """What `ulimit -v` leaves."""
+    """The bytes left under `ulimit -v`."""
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     if most != resource.RLIM_INFINITY:
         with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Options and exceptions as people write them: `name=value`, and `nodes:name=value,…` for single participants."""
+"""Parse options `name=value`, and `nodes:name=value,…` for single participants."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ SETTINGS = ("optimizer", *COUNTS, "lr", "weight_decay", "clip")
 
 
 def read_options(texts: Sequence[str]) -> dict[str, Any]:
-    """Read options: `("hidden=[64]", "activation=gelu")` is {"hidden": (64,), "activation": "gelu"}."""
+    """Parse options: `("hidden=[64]", "activation=gelu")` becomes {"hidden": (64,), "activation": "gelu"}."""
     options = {}
     for text in texts:
         name, equals, rest = text.partition("=")
@@ -28,19 +28,19 @@ def read_options(texts: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-class Different(NamedTuple):
-    """What some participants do differently: settings of the run, and options of their optimizer (`name=value`)."""
+class NodeSettings(NamedTuple):
+    """Settings that differ for some participants: settings of the run, and options of their optimizer."""
 
     nodes: tuple[int, ...]
     settings: dict[str, Any]
     optimizer_options: tuple[str, ...]
 
 
-def read_participants(text: str) -> Different:
-    """Read what some participants do differently.
+def read_participants(text: str) -> NodeSettings:
+    """Parse the settings that differ for some participants.
 
     >>> read_participants("2,5-6:optimizer=momentum,beta=0.95,lr=0.01")
-    Different(nodes=(2, 5, 6), settings={'optimizer': 'momentum', 'lr': 0.01}, optimizer_options=('beta=0.95',))
+    NodeSettings(nodes=(2, 5, 6), settings={'optimizer': 'momentum', 'lr': 0.01}, optimizer_options=('beta=0.95',))
     """
     nodes, _, rest = text.partition(":")
     if not NODES.fullmatch(nodes.strip()) or not rest.strip():
@@ -54,11 +54,11 @@ def read_participants(text: str) -> Different:
             settings[name] = _checked(name, value, text)
         else:
             options[name] = part
-    return Different(_nodes(nodes, text), settings, tuple(options.values()))
+    return NodeSettings(_nodes(nodes, text), settings, tuple(options.values()))
 
 
 def check_once(texts: Sequence[str]) -> None:
-    """Refuse a setting that two texts give to the same participant, unless the second excepts it from a larger group.
+    """Refuse two values of one setting for the same participant, unless the second is an exception in a larger group.
 
     >>> check_once(["0-3:lr=0.1", "1:lr=0.2"])
     """

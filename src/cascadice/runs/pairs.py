@@ -1,4 +1,4 @@
-"""Who substitutes whom in a run. Every run without somebody is kept as it is computed: a stopped command continues."""
+"""Who substitutes for whom in a run. Results are saved one by one, so that a stopped command can continue."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,7 +16,7 @@ from cascadice.influence.tables import NOTE, load_array, save_array
 from cascadice.influence.uncertainty import decimals
 from cascadice.influence.whole_run import whole_run
 from cascadice.runs import forecast, memory, together
-from cascadice.runs.folder import PAIRS, writing
+from cascadice.runs.folder import PAIRS, locked_for_writing
 from cascadice.runs.playing import Playable, playable
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.question import Question, check_fits, check_note, question_note
@@ -28,7 +28,7 @@ COLUMNS = "left_out,participant,influence,influence_without,change"
 MOST = 5  # pairs to name of either sign
 MEANING = (
     "How a participant's whole-run influence changes when another is left out. Negative: it helps more without the "
-    "other, so they substitute each other. Positive: it helps less, so they complement each other."
+    "other, so they substitute for each other. Positive: it helps less, so they complement each other."
 )
 
 
@@ -42,31 +42,31 @@ def ask_pairs(
     quiet: bool = False,
     world: World = ONE_PROCESS,
 ) -> Float[Tensor, "n n"]:
-    """Ask a run who substitutes whom; see `influence.interplay`. A repeated call continues an interrupted one.
+    """Compute who substitutes for whom in a run; see `influence.interplay`. Call again to continue an interrupted call.
 
     Args:
-        run: The folder of the run; it is played again, so its rounds need not have been recorded.
-        question: With the kind "pairs"; `at`, `on` and `eval_samples` count.
+        run: The folder of the run; it is trained again, so its rounds need not have been recorded.
+        question: A question of kind "pairs"; `at`, `on` and `eval_samples` are used.
         out: The folder for the table (None: `pairs` in the run's folder).
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
-        overwrite: Whether to replace pairs of other settings.
-        world: The processes that ask: one.
+        overwrite: Whether to replace pairs with other settings.
+        world: The processes, of which there must be only one.
 
     Returns:
-        `[j, i]`: how much i's whole-run influence changes when j is left out. Negative: they substitute each other.
+        `[j, i]`: how much i's whole-run influence changes when j is left out. Negative: they substitute for each other.
 
     Example:
         >>> change = ask_pairs("runs/demo", Question(("pairs",)))  # doctest: +SKIP
     """
     if not world.alone:
-        raise ValueError("pairs are computed by one process, about a run of one process. Ask without torchrun.")
+        raise ValueError("pairs can be computed only in one process, for a run of one process. Leave out torchrun.")
     place = together.places(world, run, out, PAIRS)[1]
     console, recording = Console(quiet=quiet), open_recording(run, settings, quiet=quiet, recorded=False)
     played = playable(recording)
     check_fits(question, played.network, played.rounds)
     needs = forecast.of_whole_run(played.network, played.rounds, question)
     memory.check("whole-run influence", needs, played.network.device)
-    with writing(place):
+    with locked_for_writing(place):
         note = check_note(place, question_note(question, recording.fingerprint, played.rounds), overwrite)
         if overwrite or not (place / NOTE).exists():
             for path in (place / FILE, place / f"{PAIRS}.safetensors", place / UNFINISHED):
@@ -82,7 +82,7 @@ def ask_pairs(
 
 
 def _kept(folder: Path, name: str, note: Mapping[str, str], compute: Callable[[], Tensor]) -> Tensor:
-    """What is kept in a folder under this name; it is computed and kept if it is not there."""
+    """Load an array saved in a folder under this name, or compute and save it."""
     if not (folder / f"{name}.safetensors").exists():
         save_array(folder, name, compute().cpu(), note)
     return load_array(folder, name)[0]
@@ -91,7 +91,7 @@ def _kept(folder: Path, name: str, note: Mapping[str, str], compute: Callable[[]
 def _influences(
     played: Playable, question: Question, place: Path, note: Mapping[str, str], console: Console
 ) -> Float[Tensor, "cases n"]:
-    """Everybody's influence in the run, then in the runs without 0, without 1 and so on."""
+    """Everyone's influence in the run, then in the runs without 0, without 1 and so on."""
     network, evaluation = played.network, played.evaluation(question.eval_samples)
     how: dict[str, Any] = {"at": question.at, "on": question.on}
 
@@ -120,7 +120,7 @@ def _write(path: Path, everybody: Tensor, without: Tensor) -> None:
 
 
 def _print(console: Console, everybody: Tensor, without: Tensor) -> None:
-    """Print the strongest pairs of either sign."""
+    """Print the strongest pairs of each sign."""
     change = without - everybody
     pairs = sorted((float(change[j, i]), j, i) for j, i in (~change.isnan()).nonzero().tolist())
     sides = {"substitutes": [p for p in pairs if p[0] < 0], "complements": [p for p in pairs[::-1] if p[0] > 0]}

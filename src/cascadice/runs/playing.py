@@ -1,4 +1,4 @@
-"""A run to play again: from its settings alone, or from its recording where a rule chose who listens to whom."""
+"""A run that can be trained again: from its settings, or from its recording if a rule chose W."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,13 +23,13 @@ from cascadice.runs.saved import as_drawn
 
 @dataclass(frozen=True)
 class Playable:
-    """A run that can be played again at any weight of the updates.
+    """A run that can be trained again at any weight of the updates.
 
     Attributes:
         network: Trains as the run did.
         rounds: How many rounds the run had.
-        recorded: All its rounds, where all of them were recorded.
-        length: How many rounds to keep at a time, where it does not follow from the network.
+        recorded: All its rounds, if all of them were recorded.
+        length: How many rounds to keep at a time, if not the default for the network.
         exchange, world: How what participants send is exchanged, and by which processes, if not in memory.
     """
 
@@ -63,20 +63,20 @@ class Playable:
         return before, after
 
     def rounds_at(self, at: float) -> int | RecordedRounds:
-        """What `whole_run` takes for rounds at this weight: the recorded ones at 1, else how many to play."""
+        """The argument `rounds` of `whole_run` at this weight: the recorded rounds at 1, else how many to train."""
         return self.recorded if at == 1 and self.recorded is not None else self.rounds
 
 
 def playable(run: Recording) -> Playable:
-    """A run that was opened before, to play it again: by what was drawn where all of it was recorded."""
+    """Prepare an opened run to be trained again, with the recorded draws if all rounds were recorded."""
     folder, config, network = run.folder, run.config, run.network
     _check_rule(config, folder)
     manifest = read_manifest(folder)
     if away := read_departures(folder).away:
         of = (manifest.get("process") or {}).get("of", 1)
         raise ValueError(
-            f"a run can be played again only if every process has a record of every round; {folder} has none of round "
-            f"{away[0]}. Ask about the rounds that all of them recorded: {launcher(of)} influence {folder.parent} "
+            f"a run can be trained again only if every process recorded every round; {folder} lacks round "
+            f"{away[0]}. Score the rounds that all of them recorded: {launcher(of)} influence {folder.parent} "
             "--kind shares."
         )
     rounds = int(manifest.get("rounds", length_of(config, network)))
@@ -90,12 +90,12 @@ def playable(run: Recording) -> Playable:
         return Playable(folder, config, as_drawn(network, folder), rounds, recorded if averaged else None)
     if config.saved is not None:
         raise ValueError(
-            f"a network that was built in Python is played again from its rounds; {folder} lacks round {missing}. "
-            "Save it with all of them, from round 0 on."
+            f"a network that was built in Python can be trained again only from its rounds; {folder} lacks round "
+            f"{missing}. Save it with all of them, from round 0 on."
         )
     if config.rule is not None:
         raise ValueError(
-            f"the rule {config.rule!r} chose who listens to whom as the run went, so every round must be recorded; "
+            f"the rule {config.rule!r} chose W during the run, so every round must be recorded; "
             f"{folder} lacks round {missing}. Train it again with --record all."
         )
     _check_draws(folder, network, max((t for t in saved if t < rounds), default=None))
@@ -103,21 +103,21 @@ def playable(run: Recording) -> Playable:
 
 
 def _check_draws(folder: Path, network: Network, t: int | None) -> None:
-    """The settings must draw what was drawn: a run that was continued may have had other learning rates."""
+    """Check that the settings give the recorded draws: a continued run may have had other learning rates."""
     if t is None:
         return
     then, now = store.load_draw(folder, t), draw(network, t)
     rate, planned = (torch.as_tensor(each.lr, dtype=torch.float64).cpu() for each in (then, now))
     if not torch.equal(then.batch, now.batch) or not torch.allclose(rate, planned):
         raise ValueError(
-            f"{folder} cannot be played again: its settings give other batches or learning rates for round "
-            f"{t} than were recorded. Train it with --record all."
+            f"{folder} cannot be trained again: its settings give other batches or learning rates for round "
+            f"{t} than its recording. Train it with --record all."
         )
 
 
 def _check_rule(config: Config, folder: Path) -> None:
     if config.rule is not None and not lookup(RULES, config.rule, "rule").averages:
         raise ValueError(
-            f"a run can be played again at other weights only if its participants average; {folder} used the rule "
+            f"a run can be trained again at other weights only if its participants average; {folder} used the rule "
             f"{config.rule!r}, which does not. Train it with another rule, or with none."
         )

@@ -1,4 +1,4 @@
-"""The processes that `torchrun` started: who this one is, what all of them agree on, and how they are connected.
+"""The processes that `torchrun` started: the rank of this one, what all of them agree on, and their connection.
 
 Processes find one another through torchrun's store. Small facts (settings, numbers of rounds) are told through it as
 JSON; parameters and adjoints go from process to process, by gloo. Nothing is unpickled.
@@ -27,8 +27,8 @@ from cascadice.engine.networks import Network
 from cascadice.engine.parts import split
 from cascadice.files import Folder, jsonl
 from cascadice.names import lookup, visible
-from cascadice.runs.agreement import difference
 from cascadice.runs.rendezvous import PAUSE, arrive, begun_key, connect, first_line, make_group
+from cascadice.runs.shared_facts import difference
 
 dist: Any = torch.distributed  # its types leave out what is needed here
 
@@ -48,20 +48,20 @@ POLICIES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class World:
-    """All processes of a run, as one of them sees them.
+    """All processes of a run, from the point of view of one.
 
     Attributes:
         rank: The number of this process.
         size: How many there are.
-        group: Sends and receives tensors; None where processes may come and go.
+        group: Sends and receives tensors; None if processes may come and go.
         store: Holds what processes tell one another.
         timeout: Seconds to wait for the others.
         policy: What happens when one is missing, a name of `POLICIES`.
-        patience: Seconds to wait for the messages of a round (None: 2 where the others go on, else `timeout`).
+        patience: Seconds to wait for the messages of a round (None: 2 with "carry-on", else `timeout`).
         interface: The network interface to talk over.
-        again: Whether this process, or another one unless the others go on, was started before.
-        begun: Whether it, or all of them, had begun to write the run then.
-        lasting: The part of the store that processes find again when they are started again.
+        again: Whether any process (with "carry-on", this one) was started before.
+        begun: Whether all processes (with "carry-on", this one) had begun to write the run then.
+        lasting: The part of the store that survives a restart of the processes.
         tells_samples: Whether it tells the others the scores of its strongest samples.
     """
 
@@ -81,25 +81,25 @@ class World:
 
     @property
     def alone(self) -> bool:
-        """Whether there are no others: torchrun did not start this process."""
+        """Whether this is the only process: torchrun did not start it."""
         return self.store is None
 
     @property
     def carries_on(self) -> bool:
-        """Whether processes go on without one that is missing, and so must not wait for all."""
+        """Whether processes continue without a missing one, and so must not wait for all."""
         return self.policy == CARRY_ON
 
     def folder(self, run: Folder) -> Path:
-        """The folder of this process in that of a run."""
+        """The folder of this process inside a run's folder."""
         return Path(run) if self.alone else Path(run) / folder_name(self.rank)
 
     def members(self, nodes: int) -> tuple[int, ...]:
-        """The participants of this process, to make its part of a network; () if it has all of them."""
+        """The participants of this process; () if it has all of them."""
         return () if self.alone else split(nodes, self.size)[self.rank]
 
     @contextmanager
     def exchange(self, network: Network) -> Iterator[Any]:
-        """The `Messages` between the parts of a network, of which this process has one; None if it has all of it."""
+        """The `Messages` between this process's part of the network and the others; None if it has all of it."""
         if self.alone:
             yield None
             return
@@ -115,12 +115,12 @@ class World:
         messages.post.close()
 
     def tell(self, value: Any) -> list[Any]:
-        """Tell the others something that JSON can say, and hear the same of all, in the order of ranks.
+        """Send a JSON value to all processes, and return the values of all, in order of rank.
 
-        Every process must call it equally often.
+        All processes must call it equally often.
 
         Raises:
-            ConnectionError: Where a process says nothing in time, or has failed.
+            ConnectionError: If a process does not answer in time, or has failed.
         """
         if self.alone:
             return [value]
@@ -136,17 +136,17 @@ class World:
                     why = self.store.get(f"failed/{rank}").decode(errors="replace")
                     raise ConnectionError(f"process {rank} failed: {visible(why)}")
                 if time.monotonic() > end:
-                    raise ConnectionError(f"process {rank} said nothing for {self.timeout:g} s. Is it still running?")
+                    raise ConnectionError(f"process {rank} did not answer for {self.timeout:g} s. Is it still running?")
                 time.sleep(PAUSE)
             data = self.store.get(key)
         except (dist.DistError, RuntimeError) as error:
-            raise ConnectionError(f"the store of the processes is gone: {first_line(error)}") from None
+            raise ConnectionError(f"lost the connection to the processes' store: {first_line(error)}") from None
         if len(data) > LARGEST:
-            raise ConnectionError(f"process {rank} told {len(data)} bytes; at most {LARGEST} were expected.")
+            raise ConnectionError(f"process {rank} sent {len(data)} bytes; at most {LARGEST} were expected.")
         return jsonl.parse(data)
 
     def common(self, numbers: Sequence[int]) -> list[int]:
-        """The numbers that all processes have."""
+        """The numbers that occur in every process."""
         told = self.tell(list(numbers))
         return sorted(set(told[0]).intersection(*told[1:]))
 
@@ -155,10 +155,10 @@ class World:
         return tuple(map(sum, zip(*self.tell(list(values)), strict=True)))
 
     def agree(self, facts: Mapping[str, Any]) -> None:
-        """Check that all processes have the same facts.
+        """Check that all processes agree on these facts.
 
         Raises:
-            ValueError: Where one differs; it says which, and in which process.
+            ValueError: If one differs; the message names it and the process.
         """
         if found := difference(self.tell(dict(facts))):
             raise ValueError(
@@ -167,17 +167,17 @@ class World:
             )
 
     def begin(self) -> None:
-        """Note that this process writes the run: if it is started again, it goes on."""
+        """Note that this process has started to write the run: if it is started again, it resumes."""
         if self.lasting is not None:
             self.lasting.set(begun_key(self.rank), b"")
 
     def fail(self, why: str) -> None:
-        """Tell those that wait for this process that they wait in vain."""
+        """Tell the processes that wait for this one that it has failed."""
         with suppress(RuntimeError):
             self.store.set(f"failed/{self.rank}", why.encode()[:1000])
 
     def leave(self) -> None:
-        """Wait for the others, if this process keeps the store; else just say that it leaves."""
+        """Leave: if this process hosts the store, wait for the others first."""
         with suppress(RuntimeError):
             self.store.set(f"left/{self.rank}", b"")
             end = time.monotonic() + min(self.timeout, 10.0)
@@ -196,7 +196,7 @@ def folder_name(rank: int) -> str:
 
 
 def started() -> bool:
-    """Whether torchrun, or something that says the same things, started this process and others."""
+    """Whether torchrun, or a launcher that sets the same variables, started this process and others."""
     return all(name in os.environ for name in STARTED) and os.environ["WORLD_SIZE"] != "1"
 
 
@@ -205,7 +205,7 @@ def joined(
     interface: str | None = None, timeout: float | None = None, policy: str | None = None,
     patience: float | None = None, tell_samples: bool = False,
 ) -> Iterator[World]:  # fmt: skip
-    """Be one of the processes that torchrun started, inside this block, or `ONE_PROCESS` if it did not start this one.
+    """Join the processes that torchrun started, inside this block; yields `ONE_PROCESS` if it did not start this one.
 
     Args:
         interface: The network interface to talk over (None: $GLOO_SOCKET_IFNAME, or the loopback interface).
@@ -264,7 +264,7 @@ def _joined(
     arrival = arrive(lasting, rank, size, timeout, policy, policy == CARRY_ON)
     if arrival.again and policy == "stop":
         raise ValueError(
-            "processes were started again, and the policy is to stop. Use --policy restart to go on from the last "
+            "processes were started again, and the policy is to stop. Use --policy restart to continue from the last "
             "checkpoint, or leave out --max-restarts."
         )
     # a process that is started again must not find the addresses of those that died

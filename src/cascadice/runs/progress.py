@@ -18,7 +18,7 @@ FULL_TABLE_UP_TO = 32  # participants; beyond, minimum, mean and maximum
 
 
 def latest(metrics: Sequence[RoundMetrics], members: Sequence[int] = ()) -> str:
-    """The latest training loss and test accuracy in words; of `members`, where they are part of a network."""
+    """The latest training loss and test accuracy in words, of `members` if this process has only a part."""
     tests = (float(m.test.accuracy.mean()) for m in reversed(metrics) if m.test is not None)
     known = "" if math.isnan(accuracy := next(tests, math.nan)) else f"  test accuracy {accuracy:.3f}"
     whose = f"{numbered(members)}: " if members else ""
@@ -63,7 +63,7 @@ def holdings_table(holdings: Tensor, classes: Sequence[str], *, widest: int = 20
 
 
 def print_closing(console: Console, metrics: RoundMetrics, members: Sequence[int] = ()) -> None:
-    """Print how good the participants became, and how far apart they are: all of them, or these members."""
+    """Print the participants' final accuracy and consensus distance, of all of them or of these members."""
     part = members if len(members) == len(metrics.train_loss) else ()  # unless the others told theirs
     whose = f" of {numbered(part)}" if part else ""
     if metrics.test is not None:

@@ -1,4 +1,4 @@
-"""What can be asked about a run: what updates did in the next rounds, or who helped the final models."""
+"""Questions about a run: what updates did in the following rounds, or who helped the final models."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -35,15 +35,15 @@ class Question:
 
     Attributes:
         kinds: Estimators, names of `cascadice list kinds`; all about rounds, or all about the final models.
-        hops: How many rounds an update is followed after the one that made it.
+        hops: For how many rounds to follow an update.
         samples: Whether to score single training samples too.
-        points: Points of integrals; 2 unless given, for shares of the whole run 3.
+        points: Quadrature points; by default 2, and 3 for whole-run shares.
         sources: The participants whose updates are scored (None: all).
         every: Score the updates of every N-th round.
         eval_samples: How many of the first test samples the loss is evaluated on (None: all).
         at: The weight of all updates in the run at which "whole-run" and "pairs" take the derivative.
         during: The first round whose updates are weighted, and the one after the last (None: all rounds).
-        on: Whose final models: "all", "average" or the number of a participant.
+        on: The final models to measure: "all", "average" or the number of a participant.
     """
 
     kinds: tuple[str, ...] = ("first-order",)
@@ -59,22 +59,22 @@ class Question:
 
     @property
     def final(self) -> bool:
-        """Whether it is about the final models."""
+        """Whether the question is about the final models."""
         return self.kinds[0] not in ESTIMATORS
 
     @property
     def rounds_counted(self) -> range | None:
-        """The rounds whose updates are weighted; None: all."""
+        """The rounds whose updates are weighted; None means all."""
         return None if self.during is None else range(*self.during)
 
     @property
     def rounds_needed(self) -> int:
-        """How many rounds it takes to answer for one: its own, and those in which its updates travel on."""
+        """How many rounds are needed to score one: itself, and those through which its updates travel."""
         return max(1, self.hops)
 
     @property
     def alphas(self) -> list[float]:
-        """The weights α of the updates at which a whole run is swept, each once."""
+        """The distinct weights α at which a whole run is swept."""
         of_shares = [at for at, _ in weighted_points(self.points)] if "whole-run-shares" in self.kinds else []
         at = [] if self.kinds == ("whole-run-shares",) else [self.at]
         return list(dict.fromkeys([*at, *of_shares]))
@@ -97,7 +97,7 @@ class Question:
 
 
 def check_kinds(kinds: Sequence[str], given: Iterable[str] = ()) -> None:
-    """Raise ValueError unless these kinds are known and can be asked for together, with these flags given."""
+    """Raise ValueError unless these kinds are known, can be combined, and accept these flags."""
     for kind in kinds:
         lookup({**ESTIMATORS, **WHOLE_RUN_KINDS, **PAIRS}, kind, "kind")
     for known, about in ((ESTIMATORS, "rounds"), (PAIRS, "pairs of participants")):
@@ -114,7 +114,7 @@ def check_kinds(kinds: Sequence[str], given: Iterable[str] = ()) -> None:
 
 
 def check_fits(question: Question, network: Network, rounds: int | None = None) -> None:
-    """Check that a network has the participants, test samples and, of a whole run, the rounds that are asked about."""
+    """Check that a network has the participants, test samples and, for a whole run, the rounds of the question."""
     for source in question.sources or ():
         if not 0 <= source < network.nodes:
             raise ValueError(f"sources must be from 0 to {network.nodes - 1}; found {source}.")
@@ -126,7 +126,7 @@ def check_fits(question: Question, network: Network, rounds: int | None = None) 
 
 
 def question_note(question: Question, run: str, rounds: int | None = None) -> dict[str, str]:
-    """What all parts of a folder of influence have in common; of a whole run, after how many `rounds`.
+    """The note that all parts of an influence table share; for a whole run, with its number of `rounds`.
 
     Settings at their defaults are left out, so that a later version may add some; so is `every`, as rounds may be added
     later.
@@ -138,7 +138,7 @@ def question_note(question: Question, run: str, rounds: int | None = None) -> di
 
 
 def _in_words(question: Question) -> dict[str, str]:
-    """The settings that a note has, in its words."""
+    """The settings of a question as a note stores them."""
     names = (f.name for f in fields(question) if f.name not in ("kinds", "hops", "every"))
     return {name.replace("_", "-"): _text(getattr(question, name)) for name in names}
 
@@ -150,12 +150,12 @@ def _text(value: Any) -> str:
 
 
 def length_in(note: Mapping[str, object]) -> int | None:
-    """How many rounds the run had when it was asked about its final models; None if the note is of another question."""
+    """The length of the run when its final models were scored; None if the note belongs to another question."""
     return int(str(note["rounds"])) if "rounds" in note else None
 
 
 def check_note(out: Path, note: dict[str, str], overwrite: bool) -> dict[str, str]:
-    """Check that the folder holds influence of the same settings, or none; return the note to use there."""
+    """Check that the folder holds influence with the same settings, or none; return the note to use there."""
     check_writable(out, "influence")
     if (out / CONFIG).exists():
         raise ValueError(f"{out} is the folder of a run; influence needs its own. Choose another with --out.")
@@ -170,7 +170,7 @@ def check_note(out: Path, note: dict[str, str], overwrite: bool) -> dict[str, st
         there, here = (given.get(name, usual.get(name)) for given in (existing, note))
         if there != here:
             raise ValueError(
-                f"{out} holds influence of other settings: {name} is {there!r} there, {here!r} here. Choose another "
+                f"{out} holds influence with other settings: {name} is {there!r} there, {here!r} here. Choose another "
                 "folder with --out, or replace it with --overwrite."
             )
     return existing

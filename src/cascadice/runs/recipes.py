@@ -1,4 +1,4 @@
-"""Named configurations: small functions, most of them changes of one another."""
+"""Named configurations: small functions, most of them variations of another one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

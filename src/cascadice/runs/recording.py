@@ -1,4 +1,4 @@
-"""A recorded run, opened again: its settings, its network and its rounds; and a folder for results about it."""
+"""Open a recorded run: its settings, its network and its rounds; and find the folder for results about it."""
 
 import os
 from collections import deque
@@ -20,7 +20,7 @@ from cascadice.runs.round_metrics import quality
 
 @dataclass(frozen=True)
 class RecordedRounds(Sequence[Round]):
-    """The rounds with these numbers in a run's folder, each loaded when it is looked at and not kept."""
+    """The rounds with these numbers in a run's folder, each loaded on access and not cached."""
 
     folder: Path
     numbers: range
@@ -41,7 +41,7 @@ class RecordedRounds(Sequence[Round]):
 
 
 def load_round(folder: Path, t: int, network: Network, run: str | None) -> Round:
-    """Load a round of this network; a process wrote down its own rows of W alone, but `network` knows all."""
+    """Load a round of this network; a process stores only its own rows of W, and `network` has the others."""
     layout = store.layout(network.learner.training)
     round_ = store.load_round(folder, t, run=run, layout=layout, device=network.device)
     if not network.members:
@@ -61,11 +61,11 @@ class Recording:
 
     @property
     def fingerprint(self) -> str:
-        """The digest of its settings that this run's files carry."""
+        """The fingerprint of the run's settings, which its files contain."""
         return run_fingerprint(self.folder, self.config)
 
     def load_rounds(self, numbers: Sequence[int] | None = None) -> Iterator[Round]:
-        """Load these rounds (None: all that were recorded, of which none may be missing), one at a time."""
+        """Load these rounds one at a time; None means all recorded rounds, of which none may be missing."""
         if numbers is None:
             store.check_rounds(self.folder)
         run = self.fingerprint
@@ -73,22 +73,21 @@ class Recording:
             yield load_round(self.folder, t, self.network, run)
 
     def consecutive_rounds(self) -> range:
-        """The recorded rounds, of which none may be missing: what travels through rounds needs every one."""
+        """The recorded rounds, without gaps: to follow changes through rounds, every round is needed."""
         store.check_rounds(self.folder)
         span = range(self.round_numbers[0], self.round_numbers[-1] + 1)
         if len(span) != len(self.round_numbers):
             missing = min(set(span) - set(self.round_numbers))
             if (rank := next((rank for rank, rounds in enumerate(self.away) if missing in rounds), None)) is not None:
                 raise ValueError(
-                    f"every process must have a record of every round; {folder_name(rank)} has none of round "
-                    f"{missing}: it was away, or died before a checkpoint kept it. Train with --policy restart, which "
-                    "keeps all."
+                    f"every process must have recorded every round; {folder_name(rank)} lacks round {missing}: it was "
+                    "away, or died before its next checkpoint. Train with --policy restart, which keeps all."
                 )
             raise ValueError(f"every round must be recorded; {self.folder} lacks round {missing}. Use --record all.")
         return span
 
     def windows(self, starts: Sequence[int], length: int) -> Iterator[list[Round]]:
-        """For each start, in order, the `length` rounds from there on; every round is loaded once."""
+        """For each start in order, the `length` rounds from there; every round is loaded once."""
         wanted = set(starts)
         for span in spans(starts, length):
             window: deque[Round] = deque(maxlen=length)
@@ -100,7 +99,7 @@ class Recording:
     def final_test_metrics(self, world: World = ONE_PROCESS) -> str:
         """The last test accuracy in words, e.g. "test accuracy 0.912 after round 39"; empty if there is none.
 
-        It is the mean over the participants of all processes that tested them then.
+        It is the mean over the participants of all processes that evaluated in that round.
         """
         metrics = store.metrics_so_far(self.folder)
         tests = ((m.t, *quality(m.test)) for m in reversed(metrics) if m.test is not None)
@@ -131,8 +130,15 @@ def open_recording(
     Args:
         run: The folder that `cascadice run --record …` wrote.
         settings: Settings that may differ from those it was trained with: `device`, `data_root`.
-        world: The processes that trained it together, of which each opens its own folder: rounds that all have.
-        recorded: Whether there must be rounds; without, a run may still be played again.
+        quiet: Print nothing.
+        world: The processes that trained the run; each opens its own folder, with the rounds that all have.
+        recorded: Whether there must be recorded rounds; a run without them can still be trained again.
+
+    Returns:
+        The run: its settings, its network and the numbers of its recorded rounds.
+
+    Raises:
+        ValueError: If the folder holds no run, or settings or data are not those it was trained with.
 
     Example:
         >>> recording = open_recording("runs/demo")  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""How processes find one another: through the store of torchrun, or of process 0, whenever they are started."""
+"""How processes find each other, whenever they start: through the store of torchrun or of process 0."""
 
 import os
 import socket
@@ -17,12 +17,12 @@ PAUSE = 0.01  # seconds between looks at the store
 
 
 class Arrival(NamedTuple):
-    """How processes came together.
+    """The result of the rendezvous.
 
     Attributes:
-        name: Of this start of theirs, the same in all of them and another one each time.
-        again: Whether one was started before; where others go on without it, whether this one was.
-        begun: Whether all of them had begun to write the run; where others go on, whether this one had.
+        name: Names this start: the same in all processes, and different each time.
+        again: Whether any process was started before; if the others carry on without it, whether this one was.
+        begun: Whether all had begun to write the run; if the others carry on without it, whether this one had.
     """
 
     name: str
@@ -31,14 +31,14 @@ class Arrival(NamedTuple):
 
 
 def arrive(lasting: Any, rank: int, size: int, timeout: float, policy: str, alone: bool) -> Arrival:
-    """Come together with the others; `alone`, where they may have been training for long.
+    """Meet the other processes; if `alone`, do not wait for them to come again: they may have been training for long.
 
-    Everybody counts how often it came. When all have read the same counts, these name the start: unlike the number of
-    restarts that torchrun tells, which each machine counts by itself.
+    Each process counts how often it was started. Once all have read the same counts, these name this start. The number
+    of restarts that torchrun reports would not do, because each machine counts it separately.
 
     Raises:
-        ValueError: Where processes have different policies.
-        ConnectionError: Where one does not come.
+        ValueError: If processes have different policies.
+        ConnectionError: If one does not arrive in time.
     """
     lasting.set(f"policy/{rank}", policy.encode())
     came, everybody = lasting.add(f"came/{rank}", 1), range(size)
@@ -53,14 +53,14 @@ def arrive(lasting: Any, rank: int, size: int, timeout: float, policy: str, alon
             break
         if time.monotonic() > end:
             missing = ", ".join(str(each) for each in everybody if read[each] != name)
-            raise ConnectionError(f"process {missing} did not come within {timeout:g} s. Was it started?")
+            raise ConnectionError(f"process {missing} did not arrive within {timeout:g} s. Was it started?")
         time.sleep(PAUSE)
     begun = [lasting.check([begun_key(each)]) for each in everybody]
     return Arrival("all", came > 1, begun[rank]) if alone else Arrival(name, max(counts) > 1, all(begun))
 
 
 def begun_key(rank: int) -> str:
-    """Where it stands that this process has begun to write the run."""
+    """The key in the store under which this process notes that it has started to write the run."""
     return f"begun/{rank}"
 
 
@@ -74,7 +74,7 @@ def _check_policies(lasting: Any, size: int, rank: int, policy: str) -> None:
 
 
 def connect(host: str, port: int, rank: int, size: int, timeout: float) -> Any:
-    """The store at this address; process 0 keeps it, unless torchrun's agent does."""
+    """Connect to the store at this address, which process 0 hosts unless torchrun's agent does."""
     wait = timedelta(seconds=timeout)
     if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return dist.TCPStore(
@@ -88,14 +88,14 @@ def connect(host: str, port: int, rank: int, size: int, timeout: float) -> Any:
         except (OSError, dist.DistError) as error:
             if time.monotonic() >= end:
                 raise ConnectionError(
-                    f"the others could not be reached at {host}:{port} within {timeout:g} s: "
-                    f"{first_line(error)}. Is process 0 running, and MASTER_ADDR its address?"
+                    f"the other processes could not be reached at {host}:{port} within {timeout:g} s: "
+                    f"{first_line(error)}. Is process 0 running, and is MASTER_ADDR its address?"
                 ) from None
             time.sleep(10 * PAUSE)
 
 
 def _in_time(make: Callable[[], Any], end: float) -> Any:
-    """What this makes, if it is made before the clock says `end`: a store waits for good for a server that is none."""
+    """The result of `make` if it returns before `end`: a store would wait forever for a server that is not one."""
     made: Queue[Any] = Queue()
 
     def work() -> None:
@@ -108,14 +108,14 @@ def _in_time(make: Callable[[], Any], end: float) -> Any:
     try:
         found = made.get(timeout=max(0.1, end - time.monotonic()))
     except Empty:
-        raise ConnectionError("something listens there, but is no store of torchrun") from None
+        raise ConnectionError("something listens there, but it is not a torchrun store") from None
     if isinstance(found, Exception):
         raise found
     return found
 
 
 def _listening(host: str, port: int) -> int:
-    """A socket that listens at this address alone; the store closes it."""
+    """A socket that listens only at this address; the store closes it."""
     try:
         return socket.create_server((host, port), backlog=128).detach()
     except OSError as error:
@@ -126,7 +126,7 @@ def _listening(host: str, port: int) -> int:
 
 
 def make_group(store: Any, rank: int, size: int, interface: str, timeout: float) -> Any:
-    """A process group over this interface; all processes must be there."""
+    """Make a process group over this interface; all processes must take part."""
     try:
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(interface=interface)]
@@ -134,7 +134,7 @@ def make_group(store: Any, rank: int, size: int, interface: str, timeout: float)
         return dist.ProcessGroupGloo(store, rank, size, options)
     except RuntimeError as error:
         raise ConnectionError(
-            f"no connection with the others over the interface {interface!r}: {first_line(error)}. "
+            f"cannot connect to the other processes over the interface {interface!r}: {first_line(error)}. "
             "Processes on several machines need --interface, e.g. eth0."
         ) from None
 

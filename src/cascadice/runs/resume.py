@@ -1,4 +1,4 @@
-"""Open the journal of a run: a new one, or that of its last checkpoint, from which the run goes on to the same bits."""
+"""Open the journal of a run: a new one, or one that continues from the last checkpoint with the same bits."""
 
 import secrets
 from pathlib import Path
@@ -9,13 +9,13 @@ from cascadice import files
 from cascadice.data.samples import content_digest
 from cascadice.engine.networks import Network
 from cascadice.runs import store
-from cascadice.runs.agreement import not_one_run
 from cascadice.runs.binding import check_data, check_process, check_version, earlier_versions, version_warning
 from cascadice.runs.config import Config
 from cascadice.runs.departures import read_departures
 from cascadice.runs.folder import BELOW, RUN_ID, fingerprint, read_manifest, run_fingerprint
 from cascadice.runs.journal import Journal, delete_later_rounds
 from cascadice.runs.processes import ONE_PROCESS, World, folder_name
+from cascadice.runs.shared_facts import not_one_run
 
 CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same rounds
 
@@ -23,9 +23,9 @@ CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same
 def open_journal(
     folder: Path, config: Config, network: Network, rounds: int, resume: bool, world: World = ONE_PROCESS
 ) -> Journal:
-    """A new journal; to resume, that of the last checkpoint: what was written after it is dropped and made again.
+    """Open a new journal, or resume from the last checkpoint: anything written after it is dropped and computed again.
 
-    Processes of one `world` begin with the last checkpoint that all of them have.
+    All processes of a `world` start from the last checkpoint that all of them have.
     """
     identity = run_fingerprint(folder, config) if resume else fingerprint(config)
     every = config.checkpoint_every or (None if world.alone else -(-rounds // CHECKPOINTS))
@@ -38,7 +38,7 @@ def open_journal(
         check_version(folder)
         check_data(folder, network.data)
         if checkpoint.t > rounds:
-            raise ValueError(f"{folder} already has {checkpoint.t} rounds; {rounds} were asked for. Ask for more.")
+            raise ValueError(f"{folder} already has {checkpoint.t} rounds; {rounds} were requested. Request more.")
         journal.t = journal.checkpointed = checkpoint.t
         journal.participants = tree_map(lambda tensor: tensor.to(network.device), checkpoint.participants)
         metrics = store.metrics_so_far(folder)  # if no list says that there were any, going on may make some
@@ -57,9 +57,9 @@ def open_journal(
 
 
 def _agreed_id(folder: Path, resume: bool, world: World) -> str | None:
-    """A name for the run of these processes, drawn by chance, or that in their folders; None of a single process.
+    """A random id for the run of these processes, or the one in their folders; None for a single process.
 
-    It tells runs of the same settings apart, which may have departed from their plans in different ways.
+    It distinguishes runs with the same settings, which may have departed from the schedule in different ways.
     """
     if world.alone:
         return None
@@ -71,7 +71,7 @@ def _agreed_id(folder: Path, resume: bool, world: World) -> str | None:
 
 
 def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
-    """The last checkpoint of this process; with others that wait for one another, the last that all have."""
+    """The last checkpoint of this process; if processes wait for each other, the last one that all of them have."""
     names = [name for name in (store.CHECKPOINT, store.EARLIER) if (journal.folder / name).exists()]
     there = [store.load_checkpoint(journal.folder, **journal.identity, name=name) for name in names]
     if journal.world.alone or journal.world.carries_on:
@@ -81,9 +81,9 @@ def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
 
 
 def _check_earlier_rounds(journal: Journal) -> None:
-    """Rounds before the checkpoint must be there, and whole; a resumed run will not make them again.
+    """Check that the rounds before the checkpoint are complete, because a resumed run does not record them again.
 
-    If only the last are kept, some may be deleted, or back again. Cost: each is read once.
+    If only the last ones are kept, earlier ones may be deleted, or back after a loss of power. Cost: each is read once.
     """
     missing = [t for t in store.missing_rounds(journal.folder) if t < journal.t]
     if store.rounds_to_keep(journal.config.record).most is not None:

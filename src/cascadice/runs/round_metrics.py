@@ -1,4 +1,4 @@
-"""The metrics of a run: what was measured in each round, in memory and as one Parquet table."""
+"""The metrics of each round, in memory and as one Parquet table."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +17,9 @@ METRICS = "metrics.parquet"
 
 
 class RoundMetrics(NamedTuple):
-    """What was measured in round t: batch losses, consensus distance and, in some rounds, test loss and accuracy.
+    """The metrics of round t: batch losses, consensus distance and, in some rounds, test loss and accuracy.
 
-    `traffic` are the bytes that this process sent and received, where several processes train together.
+    `traffic` are the bytes that this process sent and received, if several processes train together.
     """
 
     t: int
@@ -30,12 +30,12 @@ class RoundMetrics(NamedTuple):
 
 
 def quality(test: Metrics) -> tuple[str, Float[Tensor, " n"]]:
-    """What participants are judged by, and its name: accuracy, or the loss where there is no accuracy."""
+    """The measure of quality and its name: accuracy, or the loss if there is no accuracy."""
     return ("loss", test.loss) if test.accuracy.isnan().all() else ("accuracy", test.accuracy)
 
 
 def logged(metrics: RoundMetrics, members: Sequence[int] = ()) -> dict[str, float]:
-    """What loggers are told of a round; of participants `members`, where they are part of a network."""
+    """The metrics of a round as loggers take them, of `members` if they are part of a network."""
     columns = {"train_loss": metrics.train_loss}
     if metrics.test is not None:
         columns |= {"test_loss": metrics.test.loss, "test_accuracy": metrics.test.accuracy}
@@ -54,7 +54,7 @@ TRAFFIC = ("bytes_sent", "bytes_received")  # of a process in a round, the same 
 def write_metrics(folder: Folder, metrics: Sequence[RoundMetrics], members: Sequence[int] = ()) -> None:
     """Write all metrics as one table, a row for each round and participant; null where nothing was evaluated.
 
-    `members` are the numbers of the participants, where they are part of a network.
+    `members` are the numbers of the participants, if they are part of a network.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -118,13 +118,13 @@ def read_metrics(folder: Folder) -> list[RoundMetrics]:
 
 
 def metrics_so_far(folder: Folder) -> list[RoundMetrics]:
-    """Read the metrics of every round; none if none were written yet. If they were, and are missing, that is wrong."""
+    """Read the metrics written so far, perhaps none; it is an error if they were written and are missing."""
     checksums.verify(Path(folder) / METRICS)
     return read_metrics(folder) if (Path(folder) / METRICS).exists() else []
 
 
 def _traffic(table: Any, nodes: int) -> list[tuple[int, int] | None]:
-    """Bytes sent and received in each round; empty where they were not counted."""
+    """Bytes sent and received in each round; empty if they were not counted."""
     if not set(TRAFFIC) <= set(table.column_names):
         return []
     pairs = zip(*(table[name].to_pylist()[:: max(nodes, 1)] for name in TRAFFIC), strict=True)

@@ -1,4 +1,4 @@
-"""A network that was built in Python, in the folder of its run: its settings, and a file with what no setting says.
+"""Save and load a network that was built in Python: its settings, and a file with everything settings cannot say.
 
     network.safetensors    the data, unless settings name them; who holds what; initial parameters; q
 Batches, W and learning rates are those of the recorded rounds. Model and loss are built again by their names, or by
@@ -49,8 +49,8 @@ fact is added."""
 _living: WeakValueDictionary[str, Network] = WeakValueDictionary()  # those that this process has saved, by digest
 
 
-class Kept(NamedTuple):
-    """What the file of a saved network holds: its tensors, and the facts that are written there."""
+class SavedNetwork(NamedTuple):
+    """The content of a saved network's file: tensors and facts."""
 
     tensors: Tensors
     written: dict[str, Any]
@@ -62,7 +62,7 @@ class Kept(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of all of it."""
+        """The SHA-256 of the whole content."""
         digest = sha256(json.dumps(self.written, sort_keys=True).encode())
         for name, tensor in sorted(self.tensors.items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -70,10 +70,10 @@ class Kept(NamedTuple):
         return digest.hexdigest()
 
 
-def kept_of(network: Network, with_data: bool) -> Kept:
-    """What to keep of a network that no setting says."""
+def kept_of(network: Network, with_data: bool) -> SavedNetwork:
+    """Collect what to save of a network beyond its settings."""
     if network.members or network.seeds:
-        raise ValueError("a network can be saved whole, and by itself; found a part of one, or several side by side.")
+        raise ValueError("only a single, whole network can be saved; found a part of one, or a fleet.")
     if network.compression is not None and network.compression not in COMPRESSIONS.values():
         raise ValueError(f"a saved network must use one of the compressions {', '.join(COMPRESSIONS)}, or none.")
     data, made = network.data, models.made_by(network.learner.training) or models.Made("")
@@ -89,11 +89,11 @@ def kept_of(network: Network, with_data: bool) -> Kept:
     facts |= {"shape": list(made.shape), "outputs": made.classes, "inputs": type(data.train.x).__name__}
     facts |= {"autocast": str(network.learner.autocast or "").removeprefix("torch."), "uneven": network.uneven}
     facts |= _unnamed_optimizers(network)
-    return Kept(tensors, {name: value for name, value in facts.items() if value != FACTS[name]})
+    return SavedNetwork(tensors, {name: value for name, value in facts.items() if value != FACTS[name]})
 
 
 def _unnamed_optimizers(network: Network) -> dict[str, Any]:
-    """Everybody's optimizers, where settings cannot say them because they have no name, and they can be built again."""
+    """The settings of all optimizers, if they have no name but can be rebuilt from these settings."""
     each = [network.learner.optimizer.settings] * network.nodes
     for group in network.groups:
         for k in group.nodes:
@@ -113,26 +113,26 @@ def _inputs(samples: Samples) -> Tensors:
 
 
 def remember(digest: str, network: Network) -> None:
-    """As long as this network lives, commands in this process use it instead of building it again."""
+    """Let commands in this process use this network, as long as it exists, instead of building it again."""
     _living[digest] = network
 
 
-def write(folder: Path, kept: Kept) -> None:
+def write(folder: Path, kept: SavedNetwork) -> None:
     """Write the file of a saved network."""
     write_tensors(folder / NETWORK, kept.tensors, {"network": json.dumps({"format": FORMAT, **kept.written})})
 
 
-def read(folder: Path, config: Config) -> Kept:
-    """Read the file of a saved network, which must be the one that these settings are of."""
+def read(folder: Path, config: Config) -> SavedNetwork:
+    """Read the file of a saved network, which must belong to these settings."""
     tensors, metadata = read_tensors(folder / NETWORK, None)
     try:
-        kept = Kept(tensors, dict(jsonl.parse(metadata["network"])))
+        kept = SavedNetwork(tensors, dict(jsonl.parse(metadata["network"])))
     except (KeyError, TypeError, ValueError) as error:
         raise files.damaged(folder / NETWORK, f"it lacks what it is: {error}") from None
     files.check_format(folder / NETWORK, kept.written.pop("format", FORMAT), FORMAT)
     if later := sorted(set(kept.written) - set(FACTS)):
         raise ValueError(
-            f"{folder / NETWORK} must say what this version knows; found {', '.join(later)}. Read it with the version "
+            f"{folder / NETWORK} has unknown entries: {', '.join(later)}. Read it with the version "
             "of cascadice that wrote it."
         )
     if lacking := {"q", "initial.theta"} - set(tensors):
@@ -143,7 +143,7 @@ def read(folder: Path, config: Config) -> Kept:
 
 
 def data_of(folder: Path, config: Config, root: str | None = None) -> DataSet:
-    """The data of the run in a folder: saved with it, or found by their name."""
+    """The data of the run in a folder: saved with it, or loaded by name."""
     if config.saved is not None and not references.is_reference(config.data):
         kept = read(folder, config)
         if "train.y" in kept.tensors:
@@ -151,7 +151,7 @@ def data_of(folder: Path, config: Config, root: str | None = None) -> DataSet:
     return sources.load_data(config.data, root or config.data_root)
 
 
-def _data_in(kept: Kept) -> DataSet:
+def _data_in(kept: SavedNetwork) -> DataSet:
     def samples(name: str) -> Samples:
         inputs = {key.removeprefix(f"{name}.x."): x for key, x in kept.tensors.items() if key.startswith(f"{name}.x.")}
         x: Any = tuple(inputs.values()) if kept.facts["inputs"] == "tuple" else inputs
@@ -162,10 +162,10 @@ def _data_in(kept: Kept) -> DataSet:
 
 
 def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None = None) -> Network:
-    """The network that was saved in a folder: the living one, if this process saved it, else built again.
+    """The network saved in a folder: the original object if this process saved it, otherwise a rebuilt one.
 
     Raises:
-        ValueError: If nothing says how to build its model or loss, or if the first round does not come out the same.
+        ValueError: If its model or loss cannot be built, or if the first round does not come out the same.
     """
     living = _living.get(config.saved or "")
     if living is not None and not settings:
@@ -173,14 +173,14 @@ def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None 
     changed = override(config, settings or {})
     for what in unknown(changed):
         raise ValueError(
-            f"the {what} {getattr(changed, what)!r} was built in Python, and nothing says how to build it again. Add "
-            f"--{what} package.module:name, a function that other processes can import; or say so in "
+            f"the {what} {getattr(changed, what)!r} was built in Python, and this process does not know how to build "
+            f"it. Add --{what} package.module:name, a function that can be imported; or name one in "
             f"cascadice.save({what}=…)."
         )
     kept, numbers = read(folder, config), store.saved_rounds(folder)
     if config.optimizer == UNNAMED and kept.facts["optimizers"] is None:
         raise ValueError(
-            "the optimizer was written in Python, and nothing says how to build it again. Ask in the process that "
+            "the optimizer was written in Python, and this process does not know how to build it. Use the process that "
             "saved the network (cd.score, cd.report), or train with one of "
             f"{', '.join(OPTIMIZERS)} or of torch.optim."
         )
@@ -192,8 +192,8 @@ def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None 
     return built
 
 
-def _assembled(folder: Path, config: Config, kept: Kept, first: Draw) -> Network:
-    """The network, its schedules at a standstill in this round."""
+def _assembled(folder: Path, config: Config, kept: SavedNetwork, first: Draw) -> Network:
+    """The network, with schedules that return what was drawn in this round."""
     data, tensors, facts = data_of(folder, config), kept.tensors, kept.facts
     shape, outputs = facts["shape"] or data.train.shape, facts["outputs"] or len(data.classes)
     held = [tensors[f"holds.{k}"] for k in range(len(first.batch)) if f"holds.{k}" in tensors]
@@ -229,7 +229,7 @@ def _optimizers(config: Config, facts: Mapping[str, Any], nodes: int) -> list[Op
 
 
 def _frozen(model: nn.Module, tensors: Tensors) -> nn.Module:
-    """The model with the parameters that nobody trained."""
+    """The model with its frozen parameters."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if (value := tensors.get(f"frozen.{name}")) is not None and value.shape == parameter.shape:
@@ -238,7 +238,7 @@ def _frozen(model: nn.Module, tensors: Tensors) -> nn.Module:
 
 
 def unknown(config: Config) -> list[str]:
-    """Which of "model" and "loss" other processes must be told how to build, by the flag of that name."""
+    """Which of "model" and "loss" other processes cannot build unless told how by the flag of that name."""
     tables: dict[str, tuple[str, Mapping[str, Any]]] = {
         "model": (config.model, models.MODELS),
         "loss": (config.loss, LOSSES),
@@ -247,9 +247,9 @@ def unknown(config: Config) -> list[str]:
 
 
 def as_drawn(network: Network, folder: Path) -> Network:
-    """The network that draws what was recorded, whatever its settings say now.
+    """The network with the recorded draws in place of its schedules.
 
-    Before the first recorded round it draws as there: forecasts look at round 0, and `playable` refuses to start there.
+    Earlier rounds draw what the first recorded one drew: forecasts look at round 0, which `playable` refuses to train.
     """
     first = next(iter(store.saved_rounds(folder)), 0)
     known: Callable[[int], Draw] = lru_cache(maxsize=4)(lambda t: store.load_draw(folder, max(t, first)))
@@ -262,14 +262,14 @@ def as_drawn(network: Network, folder: Path) -> Network:
 
 
 def loss_name(network: Network, given: Any) -> str:
-    """The name, or the reference, of the loss: what was given, or what is known of it."""
+    """The name or reference of the loss: the one given, or the one known."""
     loss = network.learner.loss
     known = next((name for name, (function, _) in LOSSES.items() if function is loss), None)
     return named("loss", given) or known or references.reference_to(loss) or str(getattr(loss, "__name__", "own"))
 
 
 def named(what: str, given: Any) -> str | None:
-    """The name or reference that was given, or the reference to the function that was."""
+    """The name or reference that was given, or the reference to the function that was given."""
     if given is None or isinstance(given, str):
         return given
     reference = references.reference_to(given)
@@ -282,6 +282,6 @@ def named(what: str, given: Any) -> str | None:
 
 
 def check_table(name: str | None, table: Mapping[str, Any], what: str) -> None:
-    """A name that was given must be in the table, or a reference."""
+    """Check that a given name is in the table or is a reference."""
     if name is not None and not references.is_reference(name):
         lookup(table, name, what)

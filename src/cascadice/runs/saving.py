@@ -1,4 +1,4 @@
-"""Write the run of a network that was built in Python, as `cascadice run --record all` would."""
+"""Save a network that was built in Python, and its rounds, as `cascadice run --record all` would."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -44,19 +44,19 @@ def save(
     overwrite: bool = False,
     progress: bool = False,
 ) -> Path:
-    """Write a network and its rounds into a run's folder, on which every command works.
+    """Save a network and its rounds as a run folder that every command can read.
 
-    Commands in this process use the network itself. Those in another one build its model again: named models and
-    module-level functions that made it are found by themselves, others by what you give here. Nothing is pickled.
+    Commands in this process use the network itself. Other processes rebuild its model: they find named models and
+    module-level functions automatically, and others by what you pass here. Nothing is pickled.
 
     Args:
-        network: Of `cd.network`, or of a `Recorder`.
-        rounds: Its rounds in order, kept or as they come from `cd.simulate`; from round 0 on, for what is said about
-            the final models.
-        folder: Where the run goes.
+        network: The network, from `cd.network` or a `Recorder`.
+        rounds: Its rounds in order, as a list or directly from `cd.simulate`; influence on the final models needs all
+            of them, from round 0 on.
+        folder: The folder of the run.
         model: The function that makes the model, if `cd.network` was not given one: itself, or "package.module:make".
-        data: The same for the data, or a name such as "mnist". Unless given, the data are saved in the folder.
-        loss: The function that is trained on, if it cannot be found by itself.
+        data: The same for the data, or a name such as "mnist". By default the data are saved in the folder.
+        loss: The loss function, if it cannot be found automatically.
         eval_every: Rounds between evaluations on the test data.
         overwrite: Replace the run in the folder.
         progress: Show a bar.
@@ -92,7 +92,7 @@ def save(
 
 
 def _write(
-    network: Network, config: Config, kept: saved.Kept, rounds: Iterable[tuple[Round, bool]], place: Path,
+    network: Network, config: Config, kept: saved.SavedNetwork, rounds: Iterable[tuple[Round, bool]], place: Path,
     overwrite: bool,
 ) -> None:  # fmt: skip
     check_writable(place, "a run")
@@ -111,14 +111,14 @@ def _write(
 
 
 def _started(network: Network, first: Round) -> Network:
-    """The network with the initial parameters that these rounds had, if they are known."""
+    """The network with the initial parameters of these rounds, if known."""
     if first.t or all(map(torch.equal, tree_leaves(network.initial), tree_leaves(first.before))):
         return network
     return replace(network, initial=first.before)
 
 
 def _marked(network: Network, rounds: Iterable[Round]) -> Iterator[tuple[Round, bool]]:
-    """Each round, and whether it is the last."""
+    """Yield each round, and whether it is the last."""
     earlier = None
     for round in rounds:
         check_form(network, round)
@@ -133,7 +133,7 @@ def _marked(network: Network, rounds: Iterable[Round]) -> Iterator[tuple[Round, 
 def describe(
     network: Network, first: Round, *, model: Source = None, data: Source = None, loss: Source = None
 ) -> Config:
-    """The settings of a network that was built in Python, as far as settings can say it."""
+    """The settings of a network that was built in Python, as far as settings can express it."""
     of_model, of_data = saved.named("model", model), saved.named("data", data)
     for name, table, what in ((of_model, models.MODELS, "model"), (of_data, DATASETS, "data set")):
         saved.check_table(name, table, what)
@@ -163,7 +163,7 @@ def _option(name: str, value: Any) -> str:
 
 
 def _settings(network: Network, first: Round, k: int) -> Settings:
-    """What participant k does: its optimizer with options, its batch size and local steps."""
+    """The settings of participant k: optimizer with options, batch size and local steps."""
     group = next((group for group in network.groups if k in group.nodes), None)
     optimizer = (network.learner if group is None else group.learner).optimizer
     steps, size = sizes(first.draw.batch[k : k + 1])[0]
@@ -175,7 +175,7 @@ def _settings(network: Network, first: Round, k: int) -> Settings:
 
 
 def _differences(usual: Settings, each: list[Settings]) -> Iterator[str]:
-    """What some participants do differently, in the words of the setting `participants`."""
+    """The differences between participants, in the syntax of the setting `participants`."""
     for settings in dict.fromkeys(each):
         if settings != usual:
             nodes = ",".join(str(k) for k, other in enumerate(each) if other == settings)

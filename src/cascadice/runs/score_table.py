@@ -1,4 +1,4 @@
-"""A table of scores: columns of numbers and words, shown by its first and last rows."""
+"""A table of scores, printed with its first and last rows."""
 
 from dataclasses import dataclass
 from html import escape
@@ -19,12 +19,12 @@ SHOWN = 4  # rows that are printed of each end of a table
 
 @dataclass(frozen=True, eq=False)
 class ScoreTable:
-    """A small table: columns of one length, in the order in which they are shown."""
+    """A small table: columns of equal length, in the order in which they are shown."""
 
     question: str
     columns: dict[str, NDArray[Any]]
     caution: str = ""
-    """why the order of the rows means little, where it does"""
+    """why the order of the rows means little, if so"""
 
     def __len__(self) -> int:
         return len(self.columns["influence"])
@@ -33,7 +33,7 @@ class ScoreTable:
         return lookup(self.columns, column, "column")
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """As a data frame; `attrs` has the `question` that the numbers answer and, where there is one, a `caution`."""
+        """As a data frame; `attrs` has the `question` that the numbers answer and, if there is one, a `caution`."""
         frame = as_frame(self.columns)
         frame.attrs.update({"question": self.question} | ({"caution": self.caution} if self.caution else {}))
         return frame

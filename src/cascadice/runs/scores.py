@@ -1,4 +1,4 @@
-"""One call to numbers: who helped, from a network and its rounds, as tables to look at, plot and take away."""
+"""`cd.score`: who helped, from a network and its rounds, as tables to print, plot and export."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ FINAL, ROUND = "whole-run", "shares"  # unless a kind is given
 
 
 def _span(rounds: Sequence[int]) -> str:
-    """How many rounds, and which, unless they are the first ones."""
+    """The number of rounds in words, and which ones unless they are the first."""
     if len(rounds) == 1:
         return f"round {rounds[0]}"
     if rounds[0] == 0 and rounds[-1] == len(rounds) - 1:
@@ -44,7 +44,7 @@ def _span(rounds: Sequence[int]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Who helped: a table of participants and, apart from it, one of samples. Negative helped, positive harmed.
+    """Who helped: a table of participants and a separate table of samples. Negative helped, positive harmed.
 
     Attributes:
         kind: The estimator, a name of `cascadice list kinds`.
@@ -70,14 +70,14 @@ class Scores:
         `verdict`: helped, harmed, within noise, or used once, which has no interval.
 
         Raises:
-            ValueError: If samples were not asked for.
+            ValueError: If samples were not scored.
         """
         if self.of_samples is None:
             raise ValueError("samples were not scored. Ask for them: score(…, samples=True).")
         return self.of_samples
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The participants as a data frame; those of samples are `scores.samples.to_pandas()`, and never mixed in."""
+        """The participants as a data frame; samples are separate, in `scores.samples.to_pandas()`."""
         return self.participants.to_pandas()
 
     def plot(self, ax: Any = None) -> Any:
@@ -95,7 +95,7 @@ class Scores:
         verdicts, samples = self.participants["verdict"].tolist(), len(self.of_samples or ())
         told = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
         more = f"; {samples:,} samples in .samples" if samples else ""
-        about = f"Scores by {self.kind} of {nodes} participants over {_span(self.rounds)}: {told}{more}"
+        about = f"Scores ({self.kind}) of {nodes} participants over {_span(self.rounds)}: {told}{more}"
         warned = f"\n{self.samples.caution}" if samples and self.samples.caution else ""
         return f"{about}\nabout {self.question}; negative helped\n{self.participants!r}{warned}"
 
@@ -117,30 +117,30 @@ def score(
     points: int | None = None,
     progress: bool = False,
 ) -> Scores:
-    """Who helped, in one call. Without `hops` it is about the final models, with `hops` about each round.
+    """Score who helped the final models or, with `hops`, who helped in each round.
 
-    These are two questions, with different answers. The first, by whole-run influence, predicts training again without
-    a participant. The second says what updates did in the rounds in which they travelled, summed over rounds. Where
-    participants hold different data, it predicts retraining no better than chance; with IID data it does predict it.
+    These are two questions with different answers. The first, answered by whole-run influence, predicts retraining
+    without a participant. The second is about what updates did in the following rounds, summed over rounds. It predicts
+    retraining if data are IID, but no better than chance if participants hold different data.
 
     Args:
-        network: Of `cd.network`, or of a `Recorder`.
-        rounds: Its rounds, or how many to train, without a mixing rule: of `simulate(rule=...)`, give the rounds.
-        hops: How many rounds to follow each update; None: to the final models.
+        network: The network, from `cd.network` or a `Recorder`.
+        rounds: Its rounds, or how many to train. After `simulate(rule=...)`, pass the rounds.
+        hops: For how many rounds to follow each update; None to measure the final models.
         samples: Score training samples too.
-        kind: The estimator. About the final models: "whole-run" (unless given) or "whole-run-shares"; about rounds:
-            "shares" (unless given), "truth", "first-order" or "path-integrated".
-        evaluation: What is measured; the loss on the test data unless given.
-        at: The weight of all updates in the run at which "whole-run" is taken: to predict runs that keep a part
-            of the participants or samples, that part.
-        points: Points of integrals.
-        progress: Show a bar, or without a terminal a few lines.
+        kind: The estimator. For the final models: "whole-run" (default) or "whole-run-shares"; for rounds: "shares"
+            (default), "truth", "first-order" or "path-integrated".
+        evaluation: What to measure; by default the loss on the test data.
+        at: The weight of all updates at which "whole-run" is computed. To predict runs that keep a fraction of the
+            participants or samples, use that fraction.
+        points: Quadrature points.
+        progress: Show a progress bar; without a terminal, a few lines.
 
     Returns:
         The scores: `.participants`, `.samples`, `.to_pandas()`, `.plot()`.
 
     Raises:
-        ValueError: If the kind does not go with `hops`, or there are fewer rounds than hops.
+        ValueError: If the kind does not match `hops`, or there are fewer rounds than hops.
 
     Example:
         >>> scores = score(network, cd.simulate(network, 100))
@@ -171,10 +171,10 @@ def score(
 
 
 def _listed(rounds: Iterable[Round]) -> list[Round]:
-    """The rounds as a list; a Round is a tuple itself, and would be taken apart."""
+    """The rounds as a list; a single Round is a tuple itself, and would be taken apart."""
     listed = list(rounds) if isinstance(rounds, Iterable) and not isinstance(rounds, Round) else [None]
     if not all(isinstance(one, Round) for one in listed):
-        raise TypeError(f"rounds must be a list of rounds, as of simulate; found {type(rounds).__name__}.")
+        raise TypeError(f"rounds must be a list of rounds, such as those of simulate; found {type(rounds).__name__}.")
     return listed  # type: ignore[return-value]
 
 
@@ -182,7 +182,7 @@ def _of_run(
     network: Network, rounds: int | list[Round], evaluation: Evaluation, kind: str, samples: bool, at: float,
     points: int | None, progress: bool,
 ) -> Table:  # fmt: skip
-    """The rows of every round, by what it did to the final models."""
+    """The rows of every round: its influence on the final models."""
     length = rounds if isinstance(rounds, int) else len(rounds)
     alphas = 1 if kind == "whole-run" else points or 3
     passes = 1 if alphas == 1 and at == 1 and not isinstance(rounds, int) else 2
@@ -199,7 +199,7 @@ def _of_rounds(
     network: Network, rounds: int | list[Round], evaluation: Evaluation, kind: str, hops: int, samples: bool,
     points: int | None, progress: bool,
 ) -> Table:  # fmt: skip
-    """The rows of every round that has enough rounds after it, by what its updates did up to there."""
+    """The rows of every round that is followed by enough rounds: the influence of its updates over `hops`."""
     length = rounds if isinstance(rounds, int) else len(rounds)
     coming = simulate(network, rounds, window=hops, taped=samples) if isinstance(rounds, int) else rounds
     results = score_rounds(network, coming, evaluation, hops=hops, kinds=(kind,), samples=samples, points=points or 2)

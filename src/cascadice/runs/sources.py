@@ -1,4 +1,4 @@
-"""Where a run's data, model and loss come from: a name in a table, or a function of your own, `package.module:name`."""
+"""Find a run's data, model and loss by name, or by reference to a user's function, `package.module:name`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
@@ -16,7 +16,7 @@ OWN = "For one of your own, write package.module:function."
 
 
 def load_data(name: str, root: str | None = None, download: bool = False, quiet: bool = True) -> DataSet:
-    """The data set called so, or what a function of your own returns: whatever `cd.network` takes as data.
+    """The data set of this name, or whatever the referenced function returns that `cd.network` accepts as data.
 
     Example:
         >>> load_data("digits").name
@@ -33,9 +33,9 @@ def load_data(name: str, root: str | None = None, download: bool = False, quiet:
 
 
 def make_model(name: str, shape: Sequence[int], classes: int, options: Mapping[str, Any]) -> nn.Module:
-    """The model called so, from torch's seed; or the one that a function of your own makes.
+    """The model of this name, or the one that the referenced function makes, with parameters from torch's seed.
 
-    That function takes nothing, or the shape of an input and the number of classes; options are for named models alone.
+    That function takes no arguments, or an input shape and a number of classes; options are for named models only.
 
     Example:
         >>> len(make_model("mlp", (1, 8, 8), 10, {"hidden": (32,)}))
@@ -55,7 +55,7 @@ def make_model(name: str, shape: Sequence[int], classes: int, options: Mapping[s
 
 
 def _takes_shape(name: str) -> bool:
-    """Whether the function of a reference must be given a shape and a number of classes; else it takes nothing."""
+    """Whether the referenced function takes a shape and a number of classes rather than no arguments."""
     try:
         parameters = signature(references.resolve(name, "model")).parameters.values()
     except ValueError:  # a function in C
@@ -69,7 +69,7 @@ def _takes_shape(name: str) -> bool:
 
 
 def count_parameters(name: str, shape: Sequence[int], classes: int, options: Mapping[str, Any]) -> int:
-    """How many parameters a model has; a named one is not made."""
+    """The number of parameters of a model; a named model is not made for that."""
     if not references.is_reference(name):
         lookup(models.MODELS, name, "model", OWN)
         return fitting(models.count_parameters, name, shape, classes, **options)  # type: ignore[no-any-return]
@@ -78,14 +78,14 @@ def count_parameters(name: str, shape: Sequence[int], classes: int, options: Map
 
 
 def training_loss(name: str) -> Loss:
-    """The loss called so, or a function of your own: (outputs, targets) -> a scalar."""
+    """The loss of this name, or the referenced function: (outputs, targets) -> a scalar."""
     if references.is_reference(name):
         return references.resolve(name, "loss")
     return lookup(losses.LOSSES, name, "loss", OWN)[0]
 
 
 def fitting(build: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:
-    """`build(name, …)`; an option of the wrong type is a mistake in the settings."""
+    """Call `build(name, …)`; report an option of the wrong type as a mistake in the settings."""
     try:
         return build(name, *arguments, **options)
     except TypeError as error:

@@ -42,20 +42,20 @@ DRAWN = ("batch", "W", "lr", "conduct", "generators")  # names of tensors, up to
 
 
 def layout(model: nn.Module) -> str:
-    """Names and shapes of a model's buffers and of the parameters that are trained, as JSON."""
+    """The names and shapes of a model's buffers and trainable parameters, as JSON."""
     named = (*trainable(model).items(), *model.named_buffers())
     return json.dumps({name: list(value.shape) for name, value in named})
 
 
 def to_tensors(prefix: str, participants: Participants) -> Tensors:
-    """Everything participants have as named tensors, each name with this prefix."""
+    """The participants' parameters, state and buffers as named tensors, each name with this prefix."""
     state = {f"{prefix}state.{name}": value for name, value in participants.state.items()}
     buffers = {f"{prefix}buffers.{name}": value for name, value in participants.buffers.items()}
     return {f"{prefix}theta": participants.theta, **state, **buffers}
 
 
 def from_tensors(prefix: str, tensors: Tensors) -> Participants:
-    """The participants in tensors that `to_tensors` named."""
+    """The participants from tensors that `to_tensors` named."""
 
     def named(group: str) -> Tensors:
         start = f"{prefix}{group}."
@@ -74,7 +74,19 @@ class Checkpoint(NamedTuple):
 def save_checkpoint(
     folder: Folder, t: int, participants: Participants, *, run: str = "", layout: str = "{}", name: str = CHECKPOINT
 ) -> None:
-    """Save the participants before round `t`; `run` is the fingerprint of the run's settings."""
+    """Save the participants before round `t`, from which a run can resume.
+
+    Args:
+        folder: The folder of the run.
+        t: The number of the next round.
+        participants: The participants before it.
+        run: The fingerprint of the run's settings.
+        layout: The layout of the model; see `layout`.
+        name: The name of the file.
+
+    Example:
+        >>> save_checkpoint("runs/mine", 10, rounds[-1].after)  # doctest: +SKIP
+    """
     metadata = {"t": str(t), "run": run, "layout": layout}
     write_tensors(Path(folder) / name, to_tensors("", participants), metadata)
 
@@ -82,7 +94,23 @@ def save_checkpoint(
 def load_checkpoint(
     folder: Folder, *, run: str | None = None, layout: str | None = None, name: str = CHECKPOINT
 ) -> Checkpoint:
-    """Load a run's checkpoint, which must carry this fingerprint and belong to this layout of the model (None: any)."""
+    """Load the checkpoint of a run.
+
+    Args:
+        folder: The folder of the run.
+        run: The fingerprint that the checkpoint must have; None accepts any.
+        layout: The layout of the model that it must belong to; None accepts any.
+        name: The name of the file.
+
+    Returns:
+        The number of the next round, and the participants before it.
+
+    Raises:
+        ValueError: If the file is damaged, or belongs to another run or model.
+
+    Example:
+        >>> t, participants = load_checkpoint("runs/mine")  # doctest: +SKIP
+    """
     path = Path(folder) / name
     tensors, metadata = read_tensors(path, layout)
     if run is not None and metadata.get("run") != run:
@@ -93,7 +121,7 @@ def load_checkpoint(
 
 @contextmanager
 def _complete(path: Path) -> Iterator[None]:
-    """Report entries that a file lacks, or that are no numbers, as damage."""
+    """Report missing entries, and entries that are not numbers, as damage to the file."""
     try:
         yield
     except KeyError as missing:
@@ -103,9 +131,9 @@ def _complete(path: Path) -> Iterator[None]:
 
 
 def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}") -> None:
-    """Save a round of the run with this fingerprint; `flush_rounds` makes it survive a loss of power.
+    """Save a round of the run with this fingerprint; call `flush_rounds` to make it survive a loss of power.
 
-    `after` is left out where gossip by W recomputes it from the rest, bit for bit.
+    `after` is left out if gossip by W recomputes it from the rest, bit for bit.
     """
     t, batch, W, lr, conduct, generators = round.draw
     tensors = {**to_tensors("before.", round.before), **to_tensors("half.", round.half)}
@@ -129,7 +157,7 @@ def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}
 
 
 def _after(round: Round) -> str | None:
-    """Why `after` must be stored: gossip by W would not recompute it, bit for bit; None if it would."""
+    """Why `after` must be stored: gossip by W would not give the same bits; None if it would."""
     if round.W.shape[0] != len(round.loss):
         return "heard"  # a part of a network, mixed with what came from others
     again = mix(round.W, round.half)
@@ -149,7 +177,18 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def saved_rounds(folder: Folder) -> list[int]:
-    """The numbers of the rounds on disk, in order."""
+    """The numbers of the rounds on disk, in order.
+
+    Args:
+        folder: The folder of the run.
+
+    Returns:
+        The numbers; empty if no round was recorded.
+
+    Example:
+        >>> saved_rounds("runs/no-such-run")
+        []
+    """
     names = (path.stem for path in (Path(folder) / "rounds").glob("*.safetensors"))
     return sorted(int(name) for name in names if name.isdecimal())
 
@@ -171,9 +210,21 @@ def load_round(
     """Load round `t`: the same bits, on the device that computed it.
 
     Args:
-        run: The fingerprint of the run that it must belong to (None: any).
-        layout: The layout of the model that it must belong to (None: any).
+        folder: The folder of the run.
+        t: The number of the round.
+        run: The fingerprint of the run that it must belong to; None accepts any.
+        layout: The layout of the model that it must belong to; None accepts any.
         device: Where parameters, optimizer state and buffers go.
+
+    Returns:
+        The round, without a tape.
+
+    Raises:
+        FileNotFoundError: If the round was not recorded.
+        ValueError: If the file is damaged, or belongs to another run or model.
+
+    Example:
+        >>> load_round("runs/mine", 12).update.norm(dim=1)  # doctest: +SKIP
     """
     path = _round_path(folder, t)
     if not path.exists():
@@ -199,12 +250,24 @@ def _check_place(path: Path, metadata: Mapping[str, Any], t: int) -> None:
 
 
 def load_rounds(folder: Folder, *, layout: str | None = None, device: str | torch.device = "cpu") -> Iterator[Round]:
-    """Load all recorded rounds in order, one at a time."""
+    """Load all recorded rounds in order, one at a time.
+
+    Args:
+        folder: The folder of the run.
+        layout: The layout of the model that they must belong to; None accepts any.
+        device: Where parameters, optimizer state and buffers go.
+
+    Returns:
+        An iterator over the rounds.
+
+    Example:
+        >>> [round.t for round in load_rounds("runs/mine")]  # doctest: +SKIP
+    """
     return (load_round(folder, t, layout=layout, device=device) for t in saved_rounds(folder))
 
 
 def load_draw(folder: Folder, t: int) -> Draw:
-    """Load what was drawn in round `t` without its parameters, which may be a thousand times as large."""
+    """Load the draw of round `t` without its parameters, which may be a thousand times as large."""
     from safetensors import SafetensorError, safe_open
 
     path = _round_path(folder, t)
@@ -227,7 +290,7 @@ def _draw_from(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dr
 
 
 def _generators_from(tensors: Mapping[str, Tensor]) -> tuple[tuple[GeneratorState, ...], ...]:
-    """The states from which a watched loop drew its dropout: of each participant, step and device."""
+    """The generator states from which a recorded loop drew its dropout, by participant, step and device."""
     names = [name for name in tensors if name.startswith("generators.")]
     states: dict[int, dict[int, dict[int, Tensor]]] = {}
     for name in names:
@@ -244,7 +307,7 @@ def flush_rounds(folder: Folder, rounds: Sequence[int]) -> None:
 
 
 def unlisted_rounds(folder: Folder) -> list[int]:
-    """The numbers of the rounds that are there and in no list: deleted ones that a loss of power brought back."""
+    """The numbers of rounds on disk that no list contains: deleted rounds that a loss of power brought back."""
     return [t for t in saved_rounds(folder) if checksums.is_unlisted(_round_path(folder, t))]
 
 

@@ -1,4 +1,4 @@
-"""What a table of influence says: who helped, who harmed, how far influence reached, and how accurate it is."""
+"""Summarise a table of influence: who helped, who harmed, how far influence reached, and how accurate it is."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ MOST = 5  # helpful and harmful participants and samples to name
 
 
 class EvaluationResult(NamedTuple):
-    """The participants' mean test accuracy after a round, or their mean test loss where there is no accuracy."""
+    """The participants' mean test accuracy after a round, or their mean test loss if there is no accuracy."""
 
     t: int
     metric: str
@@ -50,14 +50,14 @@ class SampleScore(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """helped or harmed, if the interval excludes 0; else within noise or, without an interval, used once."""
+        """`helped` or `harmed` if the interval excludes 0; else `within noise` or, without an interval, `used once`."""
         if self.uses < 2:
             return "used once"
         return "helped" if self.high < 0 else "harmed" if self.low > 0 else "within noise"
 
 
-class Told(NamedTuple):
-    """What all processes told of their participants, where a summary's tables are those of one of them."""
+class ProcessResults(NamedTuple):
+    """Results of all processes, for a summary whose tables are those of one process."""
 
     totals: dict[str, Numbers]
     """kind -> [n, 3]: each participant's total, and the ends of its 95 % interval"""
@@ -92,7 +92,7 @@ class InfluenceSummary(NamedTuple):
     """whether training depended on the size of gradients; else scores of samples predict little"""
     asked: Mapping[str, str] = {}
     """the note beside the table: what was asked, without settings at their defaults"""
-    told: Told | None = None
+    told: ProcessResults | None = None
     """of several processes, for the console"""
 
     @property
@@ -104,7 +104,7 @@ class InfluenceSummary(NamedTuple):
 
     @property
     def bounds(self) -> dict[str, Bounds]:
-        """kind -> the 95 % interval of each participant's total, by how much it varies between rounds."""
+        """kind -> the 95 % interval of each participant's total, from how much it varies between rounds."""
         if self.told is not None:
             return {kind: Bounds(totals[:, 1], totals[:, 2]) for kind, totals in self.told.totals.items()}
         return {kind: bounds_of_totals(value) for kind, value in self.updates.items()}
@@ -118,7 +118,7 @@ class InfluenceSummary(NamedTuple):
 
     @property
     def whole_run(self) -> bool:
-        """Whether it is about the final models; otherwise it is about what updates did in the next rounds."""
+        """Whether the table is about the final models, not about what updates did in the following rounds."""
         return any(kind.startswith("whole-run") for kind in self.updates)
 
 
@@ -129,9 +129,9 @@ def summarise(
     """Summarise a table of influence among `nodes` participants. Cost: a few passes over its rows.
 
     Args:
-        metrics: What the run measured, for the test accuracy around these rounds.
+        metrics: The metrics of the run, for the test accuracy around these rounds.
         injected: The faults of participants, for the names in tables and figures.
-        training_change: What training did to the final models' loss.
+        training_change: The change that training made to the final models' loss.
         sees_scale: Whether steps depend on the size of gradients, unlike those of Adam.
         asked: The note beside the table.
     """
@@ -157,7 +157,23 @@ def summarise(
 
 
 def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSummary:
-    """Summarise the influence in a folder, with the test accuracy that the run measured."""
+    """Summarise the influence in a folder, with the test accuracy that the run measured.
+
+    Args:
+        folder: The folder of the influence.
+        run: The folder of the run.
+        network: The network of the run.
+
+    Returns:
+        Sums and means over rounds.
+
+    Raises:
+        FileNotFoundError: If the folder holds no influence.
+        ValueError: If the influence is damaged or does not fit the network.
+
+    Example:
+        >>> read_summary("runs/demo/influence", "runs/demo", network).participants["truth"]  # doctest: +SKIP
+    """
     metrics = store.metrics_so_far(run)
     table, change, note = read_table(folder), read_training_change(folder), read_note(folder)
     check_range(table, sample=len(network.data.train))
@@ -165,12 +181,12 @@ def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSumm
 
 
 def has_linear_steps(network: Network) -> bool:
-    """Whether everybody's steps are linear in gradients; those of Adam, and clipped ones, hide the gradients' size."""
+    """Whether all steps are linear in the gradients; Adam and clipping hide the size of gradients."""
     return all(learner.optimizer.linear for learner in network.learners)
 
 
 def check_range(table: Table, **counts: int) -> None:
-    """Raise ValueError if a column of numbers has one that is not below its count; -1 stands for all."""
+    """Raise ValueError if a column of indices has one that is out of range; -1 stands for all."""
     for name, count in counts.items():
         column, least = table.columns[name], 0 if name == "source" else ALL
         if wrong := column[(column < least) | (column >= count)].tolist():
@@ -178,7 +194,7 @@ def check_range(table: Table, **counts: int) -> None:
 
 
 def read_training_change(folder: Folder) -> float | None:
-    """What training did to the final models' loss, where whole-run shares in this folder divide it."""
+    """The change that training made to the final models' loss, if the whole-run shares in this folder divide it."""
     path = Path(folder) / LOSSES
     if not path.exists():
         return None
@@ -237,7 +253,7 @@ def _sample_scores(rows: Table) -> tuple[SampleScore, ...]:
 
 
 def _agreements(values: dict[str, Numbers]) -> dict[str, Agreement]:
-    """Of every estimator of removal; shares answer another question and need not be close to the truth."""
+    """The agreement of each estimator with the truth, except shares, which answer another question."""
     if "truth" not in values:
         return {}
     true = torch.from_numpy(values["truth"])
@@ -254,7 +270,7 @@ def _test_results(metrics: Sequence[RoundMetrics], rounds: tuple[int, ...]) -> t
 
 
 def ranked(values: Numbers, most: int = MOST) -> list[list[tuple[int, float]]]:
-    """(participant, value) of those that helped most, and of those that harmed most; no influence is in neither."""
+    """(participant, value) of those that helped most, and of those that harmed most; 0 is in neither."""
     return [[(int(k), float(values[k])) for k in side] for side in extremes(torch.from_numpy(values), most)]
 
 
@@ -265,7 +281,7 @@ def clear_samples(scores: Sequence[SampleScore]) -> list[list[SampleScore]]:
 
 
 def strongest_samples(scores: Sequence[SampleScore], most: int = MOST) -> list[SampleScore]:
-    """At most `most` samples from either end of each verdict, in order: all that a reader of a summary is shown."""
+    """At most `most` samples from each end of each verdict, in order: the samples that a summary shows."""
     alike = [[one for one in scores if one.verdict == verdict] for verdict in {one.verdict for one in scores}]
     return sorted({one for each in alike for one in (*each[:most], *each[-most:])}, key=lambda one: one.value)
 
@@ -282,7 +298,19 @@ class Sides(NamedTuple):
 
 
 def sides(summary: InfluenceSummary, kind: str) -> Sides:
-    """Who helped, who harmed, and of whom that cannot be said."""
+    """Who clearly helped, who clearly harmed, and who did neither.
+
+    Args:
+        summary: A summary of influence.
+        kind: One of the estimators in it.
+
+    Returns:
+        The participants of each side with their totals, the strongest first.
+
+    Example:
+        >>> sides(summary, "truth").harmed  # doctest: +SKIP
+        [(3, 0.1658)]
+    """
     totals = summary.participants[kind]
     sign = signs(totals, summary.bounds[kind])
     helped, harmed = ranked(np.where(sign == 0, 0, totals), len(totals))

@@ -1,4 +1,4 @@
-"""The sweeps that a question about the final models needs. They are kept as they go: a stopped command continues."""
+"""Run the sweeps for a question about the final models, saving progress so that a stopped command can continue."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -24,18 +24,18 @@ SHARES = "whole-run shares"
 
 
 class Swept(NamedTuple):
-    """The scores of each kind and, if shares were asked for, the losses between which they lie: f(0) and f(1)."""
+    """The scores of each kind and, if shares were requested, the losses f(0) and f(1) whose difference they divide."""
 
     scores: dict[str, WholeRun]
     losses: tuple[float, ...] = ()
 
 
 def sweep_run(played: Playable, question: Question, folder: Path, console: Console) -> Swept:
-    """Everything that the question asks of a run. A call that was stopped continues when it is repeated.
+    """Compute everything that the question asks of a run. A stopped call continues when it is repeated.
 
     Args:
-        folder: Where results will be written. Sweeps are kept in a folder in it, for `remove_sweeps` to remove once
-            results are there; those of another run or of another question are thrown away.
+        folder: The folder for the results. Sweeps are saved in a subfolder, which `remove_sweeps` removes once the
+            results are written; sweeps of another run or another question are discarded.
 
     Example:
         >>> run, question = playable(open_recording("runs/demo")), Question(("whole-run-shares",))  # doctest: +SKIP
@@ -64,7 +64,7 @@ def sweep_run(played: Playable, question: Question, folder: Path, console: Conso
 
 
 def _open_sweeps(played: Playable, question: Question, folder: Path) -> dict[float, SavedSweep]:
-    """The sweeps as far as they went; processes that did not get equally far begin again."""
+    """Open the saved sweeps; if processes did not get equally far, start again."""
 
     def opened() -> dict[float, SavedSweep]:
         return {at: open_sweep(folder / UNFINISHED, at, played.network.device) for at in question.alphas}
@@ -79,7 +79,7 @@ def _open_sweeps(played: Playable, question: Question, folder: Path) -> dict[flo
 
 
 def _begin(folder: Path, note: Mapping[str, str], console: Console) -> None:
-    """Keep sweeps that are there only if they are of this note."""
+    """Keep existing sweeps only if they belong to this note."""
     place = folder / UNFINISHED / NOTE
     there = files.read_json(place) if place.exists() else None
     if there != note:
@@ -90,7 +90,7 @@ def _begin(folder: Path, note: Mapping[str, str], console: Console) -> None:
 
 
 def remove_sweeps(folder: Path) -> None:
-    """Remove the sweeps that were kept in a folder, and last of all the note that says what they are of."""
+    """Remove the sweeps saved in a folder and, last, the note that identifies them."""
     place = folder / UNFINISHED
     files.remove_drafts(place)
     for path in (*place.glob("at-*"), place / NOTE):
@@ -103,7 +103,7 @@ def _sweep(
     played: Playable, question: Question, evaluation: Evaluation, at: float, scores: SavedSweep,
     count: Callable[[], None],
 ) -> WholeRun:  # fmt: skip
-    """The sweep at one weight, from where it was."""
+    """Continue the sweep at one weight from where it stopped."""
     if scores.latest is None or scores.latest.t > 0:
         run = WeightedRun(
             played.network, played.rounds_at(at), evaluation, at, question.rounds_counted, question.on,
@@ -118,7 +118,7 @@ def _sweep(
 
 
 def _length(played: Playable) -> int:
-    """How many rounds to keep at a time; the same when a stopped command goes on, so that checkpoints fit."""
+    """How many rounds to keep at a time; the same after a restart, so that the checkpoints fit."""
     return played.length or segment(played.network, played.rounds)
 
 
@@ -127,7 +127,7 @@ def _to_score(played: Playable, scores: SavedSweep) -> int:
 
 
 def _to_play(played: Playable, at: float, scores: SavedSweep) -> int:
-    """How many rounds `engine.backwards` has to play at this weight."""
+    """How many rounds `engine.backwards` has to train at this weight."""
     stop = _to_score(played, scores)
     if stop == 0 or not isinstance(played.rounds_at(at), int):
         return 0
@@ -136,7 +136,7 @@ def _to_play(played: Playable, at: float, scores: SavedSweep) -> int:
 
 
 def forecast(played: Playable, question: Question, to_play: int, to_score: int) -> str:
-    """What is about to be computed, and about how many trainings it costs; scoring a round costs two of training."""
+    """A line about what will be computed and how many trainings it costs; scoring a round costs two trainings of it."""
     rounds, alphas = played.rounds, ", ".join(f"{at:.3g}" for at in question.alphas)
     cost = max(1, round((to_play + 2 * to_score) / rounds))
     kept = f"{bytes_kept(played.network, rounds, _length(played)) / 2**20:,.0f} MiB of rounds kept"

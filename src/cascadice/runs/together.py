@@ -1,4 +1,4 @@
-"""What is different where several processes train one network together."""
+"""Checks and summaries for several processes that train one network together."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,30 +16,30 @@ from cascadice.engine import DivergedError, Metrics, Network
 from cascadice.engine.backwards import segment
 from cascadice.engine.parts import split
 from cascadice.files import locks
-from cascadice.runs.agreement import MAY_DIFFER, facts_of_network, facts_of_settings, initial_probes, output_probes
 from cascadice.runs.config import Config
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, read_manifest
 from cascadice.runs.journal import Journal
 from cascadice.runs.playing import Playable
 from cascadice.runs.processes import World, folder_name
 from cascadice.runs.round_metrics import RoundMetrics
-from cascadice.runs.summary import EvaluationResult, InfluenceSummary, SampleScore, Told, strongest_samples
+from cascadice.runs.shared_facts import MAY_DIFFER, facts_of_network, facts_of_settings, initial_probes, output_probes
+from cascadice.runs.summary import EvaluationResult, InfluenceSummary, ProcessResults, SampleScore, strongest_samples
 
 ROUNDED = 1e-3  # by which initial parameters and outputs may differ from machine to machine
 
 
 def check(world: World, config: Config, out: Path, question: Any, live: Any, *, resume: bool, overwrite: bool) -> None:
-    """Check that these processes can train together what they were told, and were all told the same.
+    """Check that these processes have the same settings, and can train this configuration together.
 
-    With `overwrite`, folders of further processes, of an earlier run, are removed.
+    With `overwrite`, folders of additional processes of an earlier run are removed.
     """
     if config.rule is not None:
         raise ValueError(
-            f"the rule {config.rule!r} needs what everybody sends in one place; processes send to their neighbours "
-            "alone. Leave out --rule, or train in one process."
+            f"the rule {config.rule!r} needs all messages in one place, but processes send only to their "
+            "neighbours. Leave out --rule, or train in one process."
         )
     if live is not None:
-        raise ValueError("--live shows a run in one process. Leave it out, and use cascadice report.")
+        raise ValueError("--live works only with one process. Leave it out, and use cascadice report.")
     if question is not None and world.policy != "stop":
         raise ValueError(
             f"influence during training needs every round of every process; --policy {world.policy} may lose some. "
@@ -61,25 +61,25 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
 def check_network(world: World, network: Network, data: str, shared: bool) -> None:
     """Check that all processes have the same data, whose digest is `data`, and the same model.
 
-    `shared` says whether all participants begin with the same parameters.
+    `shared` says whether all participants start with the same parameters.
     """
     if world.alone:
         return
     world.agree(facts_of_network(network, data))
     if shared and (rank := _differs(world.tell(initial_probes(network)))):
         raise ValueError(
-            f"all processes must begin with the same parameters, as --init is shared; process {rank} has others than "
-            "process 0. Start them all alike."
+            f"all processes must start with the same parameters, because --init is shared; those of process {rank} "
+            "differ from those of process 0. Start all of them alike."
         )
     if rank := _differs(world.tell(output_probes(network))):
         raise ValueError(
-            "all processes must agree; the outputs of the model, for the same parameters and inputs, in process "
-            f"{rank} are not those in process 0. Start them all with the same code of the model."
+            "all processes must have the same model; for the same parameters and inputs, its outputs in process "
+            f"{rank} differ from those in process 0. Start all of them with the same code."
         )
 
 
 def _differs(told: Sequence[Sequence[float]]) -> int:
-    """The first process whose numbers are not those of process 0, beyond rounding; 0 if there is none."""
+    """The first process whose numbers differ from those of process 0 by more than rounding; 0 if there is none."""
     if (other := next((rank for rank, numbers in enumerate(told) if len(numbers) != len(told[0])), 0)) > 0:
         return other
     probes = torch.tensor(told, dtype=torch.float64)
@@ -89,14 +89,14 @@ def _differs(told: Sequence[Sequence[float]]) -> int:
 
 
 def places(world: World, run: files.Folder, out: files.Folder | None, name: str) -> tuple[Path, Path]:
-    """The folder of the run, or of this process in it, and that of results about it: `out`, or `name` in the run's.
+    """The folder of the run, or of this process in it; and the folder for results: `out`, or `name` inside the run's.
 
     Raises:
-        ValueError: Where several processes ask, and the folder is that of one process.
+        ValueError: If several processes ask, and the folder is that of one process.
     """
     if not world.alone and (Path(run) / CONFIG).exists():
         process = read_manifest(run).get("process")
-        remedy = f"Name the folder above it: {Path(run).parent}" if process else "Ask without torchrun"
+        remedy = f"Name the folder above it: {Path(run).parent}" if process else "Leave out torchrun"
         which = "the part of one process" if process else "the run of a single process"
         raise ValueError(f"{run} must be the run of {world.size} processes; it is {which}. {remedy}.")
     folder = world.folder(run)
@@ -104,14 +104,14 @@ def places(world: World, run: files.Folder, out: files.Folder | None, name: str)
 
 
 def agree(world: World, question: Any, settings: Any, overwrite: bool) -> None:
-    """Check that all processes were asked the same."""
+    """Check that all processes were asked the same question."""
     settings = {name: value for name, value in (settings or {}).items() if name not in MAY_DIFFER}
     asked = {"the question": repr(question), "--overwrite": overwrite, "--tell-samples": world.tells_samples}
     world.agree(asked | settings)
 
 
 def in_step(world: World, played: Playable) -> Playable:
-    """The run, played again by all processes in the same way: recorded if all have it so, as many rounds at a time."""
+    """The run, to be trained again by all processes alike: from recordings if all have them, with the same segments."""
     if world.alone:
         return played
     least = segment(played.network, played.rounds)
@@ -119,14 +119,14 @@ def in_step(world: World, played: Playable) -> Playable:
     rounds, recorded, lengths = zip(*told, strict=True)
     if len(set(rounds)) > 1:
         raise ValueError(
-            f"all processes must have as many rounds; found {', '.join(map(str, rounds))}. Continue the run with "
-            "--resume."
+            f"all processes must have the same number of rounds; found {', '.join(map(str, rounds))}. "
+            "Continue the run with --resume."
         )
     return replace(played, recorded=played.recorded if all(recorded) else None, length=min(lengths), world=world)
 
 
 def point_to_all(world: World, run: files.Folder, out: files.Folder | None, quiet: bool) -> None:
-    """Say once, of several processes, that each wrote about its own participants, and how to see all of them."""
+    """Say once that each process wrote about its own participants, and how to see all of them."""
     if not world.alone:
         folders = f"{folder_name(0)} to {folder_name(world.size - 1)}"
         page = f"; all on one page: cascadice report {run}" if out is None else ""
@@ -135,9 +135,9 @@ def point_to_all(world: World, run: files.Folder, out: files.Folder | None, quie
 
 
 def everybody(world: World, metrics: RoundMetrics) -> RoundMetrics:
-    """What all processes measured in a round; the consensus distance, which takes all models, is NaN.
+    """What all processes measured in a round; the consensus distance, which needs all models, is NaN.
 
-    Where some may be missing, it is what this one measured.
+    If some processes may be missing, only what this one measured.
     """
     if world.alone or world.carries_on:
         return metrics
@@ -149,9 +149,9 @@ def everybody(world: World, metrics: RoundMetrics) -> RoundMetrics:
 
 
 def influence_of_everybody(world: World, summary: InfluenceSummary, members: Sequence[int]) -> InfluenceSummary:
-    """The summary of what all processes computed, each of its own participants: as much as the console shows.
+    """The summary of what all processes computed about their own participants, as far as the console shows it.
 
-    Samples are those of this process alone, unless `world.tells_samples`. Cost: three numbers a participant and kind,
+    Samples are only those of this process, unless `world.tells_samples`. Cost: three numbers per participant and kind,
     and the strongest samples.
     """
     if world.alone:
@@ -176,12 +176,12 @@ def influence_of_everybody(world: World, summary: InfluenceSummary, members: Seq
         samples=ordered if world.tells_samples else summary.samples,
         test_results=_mean_results([(*test, len(part["members"])) for part in told for test in part["tests"]]),
         injected=dict(sorted((node, kind) for part in told for node, kind in part["injected"])),
-        told=Told(numbers, dict(verdicts)),
+        told=ProcessResults(numbers, dict(verdicts)),
     )
 
 
 def labels_of_shown(world: World, summary: InfluenceSummary, train: Samples) -> dict[int, int] | None:
-    """The class of each sample that a summary of this process shows; with `world.tells_samples`, of all processes."""
+    """The class of each sample that this process's summary shows; with `world.tells_samples`, of all processes."""
     if train.y.dim() != 1:
         return None
     samples = sorted({one.sample for scores in summary.samples.values() for one in strongest_samples(scores)})
@@ -191,7 +191,7 @@ def labels_of_shown(world: World, summary: InfluenceSummary, train: Samples) -> 
 
 
 def _mean_results(told: Sequence[tuple[int, str, float, int]]) -> tuple[EvaluationResult, ...]:
-    """The means over everybody, from (round, metric, mean, participants) of each process."""
+    """The means over all participants, from (round, metric, mean, participants) of each process."""
     each = [
         (which, [(mean, count) for t, name, mean, count in told if (t, name) == which])
         for which in sorted({(t, name) for t, name, _, _ in told})
@@ -202,11 +202,11 @@ def _mean_results(told: Sequence[tuple[int, str, float, int]]) -> tuple[Evaluati
     )
 
 
-def come_in(world: World, journal: Journal, rounds: int) -> None:
-    """Before training: wait until all are there; or, where the others have been training, start from what they have.
+def join_training(world: World, journal: Journal, rounds: int) -> None:
+    """Before training, wait for all processes; if the others are already training, start from their parameters.
 
     Raises:
-        ConnectionError: Where they are not there, or have finished.
+        ConnectionError: If the other processes are not there, or have finished.
     """
     if not world.carries_on:
         return
@@ -216,12 +216,14 @@ def come_in(world: World, journal: Journal, rounds: int) -> None:
         journal.departures.away += range(journal.t, start)
         journal.t = start
         if not journal.exchange.post.meet(world.timeout):
-            raise ConnectionError(f"some processes did not come within {world.timeout:g} s. Were all started?")
+            raise ConnectionError(f"some processes did not arrive within {world.timeout:g} s. Were all started?")
         return
     here = journal.participants or journal.network.initial
     heard = journal.exchange.listen(here, world.timeout)
     if heard is None or heard.start >= rounds:
-        raise ConnectionError("the others train no more. To go on from checkpoints, start all with --resume.")
+        raise ConnectionError(
+            "the other processes have stopped training. To continue from checkpoints, start all of them with --resume."
+        )
     journal.departures.away += range(journal.t, heard.start)
     journal.t, journal.participants = heard.start, heard.participants
 

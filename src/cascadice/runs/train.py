@@ -1,4 +1,4 @@
-"""Train a configuration into a folder. A run can be stopped at any moment and resumed to the same bits."""
+"""Train a configuration into a folder. A run can be stopped at any moment and resumed with the same bits."""
 
 import math
 from collections import deque
@@ -55,18 +55,23 @@ def run(
     world: World = ONE_PROCESS,
     callbacks: Sequence[loggers.Callback] = (),
 ) -> Summary:
-    """Train the network that `config` describes and write everything into a folder.
+    """Train the network that `config` describes and write everything to a folder.
 
     Args:
+        config: The settings of the run.
         out: The folder of the run.
         resume: Continue from the folder's checkpoint, or from the beginning if there is none. The final parameters are
             those of a run that was never stopped.
         overwrite: Replace the run in the folder.
+        quiet: Print nothing.
         download: Fetch the data set if it is not on this machine.
         question: Influence to compute during training; it goes into the subfolder `influence`.
         live: A view of the run during training, e.g. `partial(cascadice.report.live.serving, port=0)`.
-        world: The processes that train together, each its own participants into its own folder in `out`.
-        callbacks: Who is told of every round's metrics and influence, e.g. `loggers.TensorBoard("logs")`.
+        world: The processes that train together; each writes its own participants to its own folder in `out`.
+        callbacks: Called with every round's metrics and influence, e.g. `loggers.TensorBoard("logs")`.
+
+    Returns:
+        How the run ended.
 
     Raises:
         DivergedError: If a participant became NaN or infinite; the rounds before it are kept.
@@ -103,10 +108,10 @@ def run(
 def _run(
     journal: Journal, rounds: int, console: Console, question: Question | None, callbacks: Sequence[loggers.Callback]
 ) -> Summary:
-    """Train into a folder that is free for it, and say what was done."""
+    """Train into a folder that is ready for it, and print the results."""
     folder, network = journal.folder, journal.network
     begin(journal)
-    together.come_in(journal.world, journal, rounds)
+    together.join_training(journal.world, journal, rounds)
     if not console.quiet:
         print_opening(console, network, rounds, journal.config.mixing or journal.config.topology)
     about, warn = to_json(journal.config), Console(stderr=True)
@@ -139,7 +144,7 @@ def _train(journal: Journal, rounds: int, console: Console, question: Question |
 
 
 def _influence_metrics(answer: RoundInfluence, members: Sequence[int]) -> dict[str, float]:
-    """What each source's update did to everybody, by kind."""
+    """The influence of each source's update on everyone, by kind."""
     totals = {cascade.kind: (cascade.sources, cascade.total) for cascade in answer.cascades}
     totals |= {kind: (range(len(scores)), scores) for kind, scores in answer.participants.items()}
     metrics: dict[str, float] = {}
@@ -154,7 +159,7 @@ def _influence_metrics(answer: RoundInfluence, members: Sequence[int]) -> dict[s
 def _rounds(
     journal: Journal, rounds: int, tell: loggers.Report, window: int = 0, taped: bool = False
 ) -> Generator[Round, None, None]:
-    """The rounds, each entered into the journal and told before it is passed on."""
+    """Yield the rounds, each entered into the journal and passed to the loggers first."""
     rule = build_rule(journal.config.rule, journal.network) if journal.config.rule else None
     options: dict[str, Any] = {"window": window, "taped": taped, "rule": rule, "participants": journal.participants}
     try:
@@ -185,17 +190,17 @@ def _check_rule(config: Config, resume: bool, question: Question | None) -> None
         )
     if not rule.averages and (config.record != "none" or question is not None):
         raise ValueError(
-            f"only rounds that average can be recorded or asked about; the rule {config.rule!r} does not average. "
-            "Leave out --record and questions, or use another rule."
+            f"rounds can be recorded or scored only if they average; the rule {config.rule!r} does not. "
+            "Leave out --record and --kind, or use another rule."
         )
 
 
 def _check_question(question: Question, network: Network, rounds: int, resume: bool) -> None:
     if resume:
         raise ValueError(
-            "a resumed run cannot be asked about rounds from before. Train with --record all, then use "
+            "influence cannot be computed for the rounds before a resume. Train with --record all, then use "
             "cascadice influence."
         )
     if question.hops > rounds:
-        raise ValueError(f"{question.hops} hops need as many rounds; the run has {rounds}. Ask for fewer hops.")
+        raise ValueError(f"{question.hops} hops need at least as many rounds; the run has {rounds}. Use fewer hops.")
     check_fits(question, network)

@@ -1,8 +1,8 @@
-"""Sweeps under way on disk, so that a stopped command goes on where it was.
+"""Unfinished sweeps on disk, so that a stopped command can continue.
 
 A folder of unfinished sweeps
     at-0.5.safetensors           the scores of the sweep at α = 0.5 so far; if it has not ended, its adjoint too
-    at-0.5/000040.safetensors    participants before round 40 of the run at 0.5, to play it again from there
+    at-0.5/000040.safetensors    participants before round 40 of the run at 0.5, to train it again from there
 """
 
 from collections.abc import Iterator, MutableMapping
@@ -25,7 +25,7 @@ SAVE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Checkpoints(MutableMapping[int, Participants]):
-    """Participants before some rounds, each in a file: where `engine.backwards` keeps checkpoints."""
+    """Checkpoints of `engine.backwards` on disk, one file each."""
 
     folder: Path
     device: torch.device
@@ -57,7 +57,7 @@ class Checkpoints(MutableMapping[int, Participants]):
 
 @dataclass
 class SavedSweep:
-    """The scores of one sweep so far, the last round first, and where they are kept."""
+    """The scores of one sweep so far, last round first, and the folder they are saved in."""
 
     path: Path
     device: torch.device
@@ -67,7 +67,7 @@ class SavedSweep:
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """Where the checkpoints of the run are kept to which this sweep belongs."""
+        """The checkpoints of the run that this sweep belongs to."""
         return Checkpoints(self.path.with_suffix(""), self.device)
 
     def add(self, scores: RoundScores) -> None:
@@ -79,7 +79,7 @@ class SavedSweep:
             self.save()
 
     def save(self) -> None:
-        """Write all of it; a sweep that has reached round 0 needs no adjoint and no checkpoints any more."""
+        """Save the sweep; one that has reached round 0 no longer needs its adjoint and checkpoints."""
         if self.latest is None:
             return
         t, adjoint, value = self.latest
@@ -92,13 +92,13 @@ class SavedSweep:
         self.saved = monotonic()
 
     def result(self) -> WholeRun:
-        """The result of a sweep that has ended."""
+        """The result of a finished sweep."""
         assert self.latest is not None
         return from_kept(self.kept, self.latest)
 
 
 def open_sweep(folder: Path, at: float, device: torch.device) -> SavedSweep:
-    """The sweep at this weight as far as it went before; empty if it has not begun."""
+    """The saved sweep at this weight; empty if it has not begun."""
     path = folder / f"at-{at!r}.safetensors"
     if not path.exists():
         return SavedSweep(path, device)

@@ -1,4 +1,4 @@
-"""A summary of influence in words: what the console prints, and what numbers mean wherever they are shown."""
+"""A summary of influence in words, for the console and for the page."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, Sam
 
 FAR = 0.1  # of what training changed: shares that miss more of it are not its parts
 PLANNED = "planned"  # in the note of a table that is not finished: how many rounds it will have
-NOT_FINAL = "These sums do not say what the final models owe to anybody. For that, use --kind whole-run."
+NOT_FINAL = "These sums do not tell who contributed to the final models. For that, use --kind whole-run."
 SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"
 
 
@@ -22,8 +22,8 @@ def print_summary(
 ) -> None:  # fmt: skip
     """Print who helped and who harmed, how far influence reached, and how close the estimates are to the truth.
 
-    `classes` are the names, `labels` the class of each training sample shown, where it has one; `where` says
-    where all of it is, `whose` whose samples are shown if not everybody's.
+    `classes` are the names of the classes, `labels` the class of each training sample shown, if it has one; `where`
+    says where to find the rest, `whose` whose samples are shown if not everyone's.
     """
     rounds, kinds = summary.rounds, list(summary.updates)
     span = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
@@ -87,7 +87,7 @@ def _print_samples(
 
 
 def meaning(kind: str) -> str:
-    """What numbers of this kind are, and what their sign says."""
+    """What numbers of this kind are, and what their sign means."""
     if not kind.startswith("whole-run"):
         return f"the change of the weighted mean test loss. {SIGNS}"
     if kind == "whole-run shares":
@@ -100,14 +100,14 @@ def meaning(kind: str) -> str:
 
 
 def caution(summary: InfluenceSummary) -> str:
-    """Why the order of samples means little, where it does: because of Adam, or because nobody's sign is clear."""
+    """Why the order of samples means little, if so: because of Adam, or because no sign is clear."""
     if not summary.samples:
         return ""
     if summary.whole_run and not summary.sees_scale:
         return (
             "Do not choose samples by these scores: Adam and clipping hide the size of gradients, and scores of "
             "samples may hardly predict training without them (LDS 0.1 to 0.3 for an MLP on images, 0.63 for a "
-            "transformer on text: docs/retraining.md). cascadice validate --of samples says how it is here."
+            "transformer on text: docs/retraining.md). Run cascadice validate --of samples to see how it is here."
         )
     verdicts = set(next(iter(summary.verdicts.values())))
     if verdicts == {"used once"}:
@@ -118,7 +118,7 @@ def caution(summary: InfluenceSummary) -> str:
 
 
 def counted_samples(verdicts: Mapping[str, int]) -> str:
-    """How many samples clearly helped and harmed, how many would by chance, and how many have no interval."""
+    """How many samples clearly helped and harmed, how many to expect by chance, and how many have no interval."""
     count = Counter(verdicts)
     once, several = count["used once"], count.total() - count["used once"]
     return (
@@ -130,7 +130,7 @@ def counted_samples(verdicts: Mapping[str, int]) -> str:
 
 
 def headline(summary: InfluenceSummary) -> str:
-    """What the totals of participants say; nobody is promised to have helped or harmed whose interval includes 0."""
+    """A headline for the totals of participants; it claims help or harm only if some interval excludes 0."""
     found = sides(summary, next(iter(summary.updates)))
     if summary.whole_run:
         return {
@@ -150,29 +150,29 @@ def headline(summary: InfluenceSummary) -> str:
 
 
 def adding_up(summary: InfluenceSummary) -> str:
-    """What whole-run shares sum to, beside what training changed; empty if there are none."""
+    """The sum of the whole-run shares beside what training changed; empty if there are none."""
     shares, change = summary.participants.get("whole-run shares"), summary.training_change
     if shares is None or change is None or np.isnan(shares).any():
         return ""
     total, points = float(shares.sum()), int(summary.asked.get("points", POINTS))
-    wrong, more = missed(total, change), f"Ask for more points: --points {2 * points} --overwrite"
+    wrong, more = missed(total, change), f"Use more points: --points {2 * points} --overwrite"
     first, _, end = str(summary.asked.get("during", "")).partition(", ")
     cause = f"the updates of rounds {first} to {int(end) - 1}" if end else "training"
     sums = f"shares sum to {total:+.4f}; {cause} changed the loss by {change:+.4f}"
-    return f"{sums}. {wrong}: do not take them for parts of the whole. {more}" if wrong else sums
+    return f"{sums}. {wrong}: do not read them as parts of a whole. {more}" if wrong else sums
 
 
 def missed(total: float, change: float) -> str:
-    """How far shares are from summing to what training changed, where that is more than a tenth of it; else empty."""
+    """By how much the shares miss what training changed, if by more than a tenth; else empty."""
     if abs(total - change) <= FAR * abs(change):
         return ""
     if total * change <= 0:
-        return "The shares do not even have the sign of what training changed"
+        return "The shares do not even have the same sign as what training changed"
     return f"The shares miss what training changed by {100 * abs(total / change - 1):.0f} %"
 
 
 def unfinished(note: Mapping[str, object], there: int) -> str:
-    """That a table lacks rounds that were asked for, in words; empty if none is known to be missing."""
+    """A message that a table lacks requested rounds; empty if none is known to be missing."""
     planned = int(str(note.get(PLANNED, 0)))
     return f"{there} of {planned} rounds; repeat the command to finish" if there < planned else ""
 
@@ -185,7 +185,7 @@ def in_words(results: Sequence[EvaluationResult]) -> str:
 def _print_table(
     console: Console, title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]], padding: int = 3
 ) -> None:
-    """The first column, of names, has no heading; a table without rows is only its title."""
+    """Print a table whose first column, of names, has no heading; without rows, only its title."""
     console.print()
     console.print(title, style="bold", highlight=False, soft_wrap=True, markup=False)
     names, shown = ["", *columns], list(rows)
@@ -194,7 +194,7 @@ def _print_table(
 
 
 def with_faults(node: int, summary: InfluenceSummary, value: str = "") -> str:
-    """A participant with the faults it was given, and a value if there is one."""
+    """A participant with its injected faults, and a value if there is one."""
     details = [text for text in (summary.injected.get(node), value) if text]
     return f"participant {node}" + (f" ({', '.join(details)})" if details else "")
 

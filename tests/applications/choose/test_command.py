@@ -201,7 +201,7 @@ def test_participants_must_have_data_of_their_own(choose, recorded, monkeypatch)
     bare = replace(recording, network=replace(recording.network, partition=None))
     monkeypatch.setattr("cascadice.applications.choose.findings.open_from", lambda args, world: bare)
     code, _, err = choose()
-    said = "participants must have data of their own; this network was given batches. Pass a partition."
+    said = "own_data needs a partition; this network was built from batches alone. Pass a partition, too."
     assert (code, err) == (2, f"cascadice: {said}\n")
 
 
@@ -291,8 +291,8 @@ def test_a_rule_that_remembers_cannot_go_on_and_others_can(tmp_path, undrawn, ca
     ("arguments", "said"),
     [
         (["--rule", "influences"], "unknown rule 'influences'. Did you mean 'influence'?"),
-        (["--rule", "trimmed-mean", "--record", "all"], "only rounds that average can be recorded or asked about"),
-        (["--rule", "trimmed-mean", "--kind", "truth"], "only rounds that average can be recorded or asked about"),
+        (["--rule", "trimmed-mean", "--record", "all"], "rounds can be recorded or scored only if they average"),
+        (["--rule", "trimmed-mean", "--kind", "truth"], "rounds can be recorded or scored only if they average"),
     ],
 )
 def test_mistakes_with_rules(arguments, said, tmp_path, capsys):

@@ -197,7 +197,7 @@ def test_gossip_of_whole_updates_needs_no_data():
     parts = ((round_, part_of(PARTICIPANT, round_.draw, NODES)) for round_ in rounds)
     torch.testing.assert_close(LEVELS["gossip"].correct(Operator(blind), parts, 1), corrected, **CLOSE)
     # that the rounds are this network's is looked at once, with data
-    with pytest.raises(ValueError, match="gives other parameters"):
+    with pytest.raises(ValueError, match="gives different parameters"):
         forget(blind, rounds, PARTICIPANT, "gossip")
 
 

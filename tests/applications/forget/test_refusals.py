@@ -43,7 +43,7 @@ def test_rounds_must_follow_one_another_and_be_this_networks():
         forget(network, [first, third], PARTICIPANT)
     with pytest.raises(ValueError, match="there must be at least one round to forget something in; found none"):
         forget(network, [], PARTICIPANT)
-    with pytest.raises(ValueError, match="must be of this network"):
+    with pytest.raises(ValueError, match="must belong to this network"):
         forget(small(smooth(width=5)), [first, second], PARTICIPANT)
 
 

@@ -175,9 +175,9 @@ def test_a_whole_run_is_played_again_where_rounds_are_missing(reward, recorded, 
     [
         (
             {"rule": "influence"},
-            "chose who listens to whom as the run went, so every round must be recorded",
+            "chose W during the run, so every round must be recorded",
         ),
-        ({"lr": 0.1}, "cannot be played again: its settings give other batches or learning rates for round 5"),
+        ({"lr": 0.1}, "cannot be trained again: its settings give other batches or learning rates for round 5"),
     ],
 )
 def test_a_whole_run_that_cannot_be_played_again_is_refused(reward, recorded, tmp_path, change, message):
@@ -345,7 +345,7 @@ def test_a_ledger_of_another_run_or_of_other_settings_is_refused(reward, recorde
     ("kind", "said"),
     [
         (["--kind", "horizon"], r"effects up to round 5, but the run is recorded up to round 7 by now"),
-        (["--points", "2"], r"the models after 6 rounds, but the run has 8 by now"),
+        (["--points", "2"], r"the models after 6 rounds, but the run now has 8"),
     ],
 )
 def test_payments_of_a_run_that_went_on_are_paid_again_as_advised(recorded, tmp_path, capsys, undrawn, kind, said):

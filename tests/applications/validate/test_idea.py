@@ -131,7 +131,7 @@ def test_subsets_that_cannot_be():
         distinct_subsets(4, 0.1, 48)
     with pytest.raises(ValueError, match=r"at least 4 different subsets are needed.*; found 3, of 3 that keep 2 of 3"):
         distinct_subsets(3, 0.67, 48)
-    with pytest.raises(ValueError, match=r"at least one subset must be asked for; found 0"):
+    with pytest.raises(ValueError, match=r"count must be at least 1 subset; found 0"):
         distinct_subsets(4, 0.5, 0)
 
 

@@ -19,7 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     enter.add_argument("--kind", metavar="KIND", help=text)
     text = "with whole-run-shares: runs at smaller learning rates, from which shares are computed [3]"
     enter.add_argument("--points", type=int, metavar="N", help=text)
-    text = "with shares: how many rounds to follow an update for [4]"
+    text = "with shares: for how many rounds to follow an update [4]"
     enter.add_argument("--hops", type=int, metavar="N", help=text)
     text = "with shares: enter every N-th round; payments use all rounds in the ledger [1]"
     enter.add_argument("--every", type=int, metavar="N", help=text)

@@ -26,7 +26,7 @@ from cascadice.files import checksums, jsonl
 from cascadice.files.digests import check_ordinary
 from cascadice.files.locks import LOCK
 from cascadice.names import lookup
-from cascadice.runs.folder import CHAIN, writing
+from cascadice.runs.folder import CHAIN, locked_for_writing
 
 FORMAT = "cascadice-ledger-1"
 NOTE_DEFAULTS: Mapping[str, str] = {"samples": "false", "eval-samples": "all"}
@@ -95,7 +95,7 @@ def enter(
     from pyarrow import parquet
 
     folder = Path(folder)
-    with writing(folder):
+    with locked_for_writing(folder):
         if (folder / CHAIN).exists():
             seal = read_ledger(folder, note).seal
         else:

@@ -30,6 +30,17 @@ def distances(theta: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
 
 
 def neighbours(W: Float[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
-    """`[k, j]`: whether k hears j, itself not counted."""
+    """Who hears whom.
+
+    Args:
+        W: A mixing matrix.
+
+    Returns:
+        `[k, j]`: whether k hears j; nobody counts as their own neighbour.
+
+    Example:
+        >>> neighbours(torch.tensor([[0.5, 0.5], [0.0, 1.0]])).tolist()
+        [[False, True], [False, False]]
+    """
     W = W.to_dense()
     return (W > 0) & ~torch.eye(len(W), dtype=torch.bool, device=W.device)

@@ -27,6 +27,12 @@ def clipping(share: float = 0.25) -> MixingRule:
     τ_k is the distance to the (f + 1)-th farthest neighbour; the authors' program has f = 1. Cost: the distances, one
     product of [n, d] matrices.
 
+    Args:
+        share: The share of neighbours that may be attackers, which gives f.
+
+    Returns:
+        A rule for `simulate(rule=...)`.
+
     Example:
         >>> *_, last = simulate(network, 100, rule=clipping())  # doctest: +SKIP
     """
@@ -49,6 +55,12 @@ def krum(share: float = 0.25) -> MixingRule:
 
     A model's score is the sum of squared distances to its m − f − 2 nearest among the m that k holds, its own included;
     the lowest score wins.
+
+    Args:
+        share: The share of neighbours that may be attackers, which gives f.
+
+    Returns:
+        A rule for `simulate(rule=...)`.
 
     Example:
         >>> *_, last = simulate(network, 100, rule=krum(share=0.2))  # doctest: +SKIP
@@ -96,6 +108,12 @@ def trimmed_mean(share: float = 0.25) -> MixingRule:
     """Coordinate-wise trimmed mean (Yin et al. 2018): the mean without the f smallest and f largest values.
 
     It does not average by a W, so it returns the mixed parameters. Cost: a sort of what each participant received.
+
+    Args:
+        share: The share of neighbours that may be attackers, which gives f.
+
+    Returns:
+        A rule for `simulate(rule=...)`.
 
     Example:
         >>> *_, last = simulate(network, 100, rule=trimmed_mean())  # doctest: +SKIP

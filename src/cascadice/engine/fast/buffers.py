@@ -31,7 +31,7 @@ def allocate(like: Participants) -> RoundBuffers:
     return RoundBuffers(half, after._replace(state=half.state), like.theta.new_empty(len(like.theta)))
 
 
-def ring(like: Participants, window: int) -> Iterator[RoundBuffers]:
+def rotating(like: Participants, window: int) -> Iterator[RoundBuffers]:
     """Buffers in turn, enough that a round stays intact while the next `window` rounds are made."""
     return cycle([allocate(like) for _ in range(window + 2)])
 
@@ -62,11 +62,11 @@ class Scratch:
     def of(self, evaluation: object) -> dict[int, Tensor]:
         """The weighted gradients of this evaluation by round; those of any other evaluation are dropped."""
         if evaluation is not self.evaluation:
-            self.forget(None)
+            self.drop_gradients(None)
             self.evaluation = evaluation
         return self.gradients
 
-    def forget(self, t: int | None) -> None:
+    def drop_gradients(self, t: int | None) -> None:
         """Drop the gradients before round t, or all of them."""
         for old in [known for known in self.gradients if t is None or known < t]:
             self.free.append(self.gradients.pop(old))

@@ -16,12 +16,12 @@ from cascadice import data, files
 from cascadice.cli import main
 from cascadice.report.page import collect
 from cascadice.runs import processes, train
-from cascadice.runs.agreement import facts_of_network
 from cascadice.runs.ask import ask
 from cascadice.runs.binding import check_process
 from cascadice.runs.folder import read_manifest
 from cascadice.runs.processes import joined
 from cascadice.runs.question import Question
+from cascadice.runs.shared_facts import facts_of_network
 from cascadice.runs.together import check_network
 
 assert fit_for_threads  # a fixture
@@ -70,7 +70,7 @@ def test_versions_are_compared_before_anything_is_done(monkeypatch):
 def test_a_fact_that_is_too_large_is_not_read(monkeypatch):
     monkeypatch.setattr(processes, "LARGEST", 10)
     _, errors = together(2, lambda world: world.tell("x" * 20 * world.rank))
-    assert {str(error) for error in errors} == {"process 1 told 22 bytes; at most 10 were expected."}
+    assert {str(error) for error in errors} == {"process 1 sent 22 bytes; at most 10 were expected."}
 
 
 def test_a_folder_with_other_participants_is_refused(tmp_path):
@@ -166,8 +166,8 @@ def test_a_process_with_another_activation_is_refused():
 
     assert errors_of(torch.tanh, torch.tanh) == [None, None]
     assert {str(error) for error in errors_of(torch.tanh, torch.relu)} == {
-        "all processes must agree; the outputs of the model, for the same parameters and inputs, in process 1 are not "
-        "those in process 0. Start them all with the same code of the model."
+        "all processes must have the same model; for the same parameters and inputs, its outputs in process 1 differ "
+        "from those in process 0. Start all of them with the same code."
     }
 
 
@@ -176,7 +176,11 @@ def test_a_process_with_another_activation_is_refused():
     ("changed", "settings", "why"),
     [
         (None, {"data": f"{__name__}:with_other_labels"}, "all processes must agree; the digest of the data is"),
-        (with_other_parameters, {}, "must begin with the same parameters, as --init is shared; process 1 has others"),
+        (
+            with_other_parameters,
+            {},
+            "must start with the same parameters, because --init is shared; those of process 1 differ",
+        ),
         (None, {"model_options": ("hidden=[9]",)}, r"the shape of .*weight is [9, 64] in process 1, [8, 64] in"),
         (None, {"model_options": ("hidden=[8]", "activation=tanh")}, "printed model is '(2): Tanh()' in process 1"),
     ],

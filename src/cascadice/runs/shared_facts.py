@@ -1,4 +1,4 @@
-"""What all processes of a run have in common: its settings, its data and its model."""
+"""Facts that all processes of a run must agree on: settings, data and model."""
 
 import json
 import re
@@ -36,7 +36,7 @@ class Difference(NamedTuple):
 
 
 def difference(told: Sequence[Mapping[str, Any]]) -> Difference | None:
-    """The first difference among what processes told, in the order of ranks; None if all said the same."""
+    """The first process, in order of rank, whose facts differ from those of process 0; None if all agree."""
     first = told[0]
     pairs = ((rank, name) for rank, facts in enumerate(told) for name in (*first, *facts))
     differing = ((rank, name) for rank, name in pairs if first.get(name) != told[rank].get(name))
@@ -44,7 +44,7 @@ def difference(told: Sequence[Mapping[str, Any]]) -> Difference | None:
 
 
 def not_one_run(folders: Sequence[str], told: Sequence[Facts]) -> str:
-    """That these folders hold different runs, in words, by the `facts_of_run` of each; "" if they hold one."""
+    """A message that these folders hold different runs, given the `facts_of_run` of each; "" if they hold one run."""
     known = next((facts[RUN_ID] for facts in told if facts.get(RUN_ID)), None)  # earlier versions wrote none
     found = difference([facts | {RUN_ID: facts.get(RUN_ID) or known} for facts in told])
     if found is None:
@@ -56,13 +56,13 @@ def not_one_run(folders: Sequence[str], told: Sequence[Facts]) -> str:
 
 
 def facts_of_settings(config: Config) -> Facts:
-    """The settings that all processes must have, and what the mixing file holds."""
+    """The settings that all processes must share, and the content of the mixing file."""
     settings = {name: value for name, value in to_json(config).items() if name not in MAY_DIFFER}
     return settings | _mixing(config)
 
 
 def facts_of_run(folder: Path, config: Config) -> Facts:
-    """What the folders of all processes of one run must say; its length may differ while some have not yet resumed."""
+    """Facts that the folders of all processes of a run share; not the length, which differs until all have resumed."""
     manifest = read_manifest(folder)
     settings = {name: value for name, value in determining(config).items() if name not in MAY_DIFFER}
     process = manifest.get("process")
@@ -76,7 +76,7 @@ def _mixing(config: Config) -> Facts:
 
 
 def facts_of_network(network: Network, data: str) -> Facts:
-    """The digest of the data, the shapes of parameters and buffers, and the model as it is printed, line by line."""
+    """The digest of the data, the shapes of parameters and buffers, and the lines of the printed model."""
     model = network.learner.training
     shapes = {f"the shape of {name}": shape for name, shape in json.loads(store.layout(model)).items()}
     return {"the digest of the data": data} | shapes | _printed(model)
@@ -89,14 +89,14 @@ def _printed(model: nn.Module) -> Facts:
 
 
 def initial_probes(network: Network) -> list[float]:
-    """Some initial parameters of the first participant, and the norm of all: numbers that say which model it is."""
+    """Some initial parameters of the first participant and the norm of all of them, which identify the model."""
     return _some(network.initial.theta[0])
 
 
 def output_probes(network: Network) -> list[float]:
-    """Some outputs of the model for parameters and samples that are the same in every process, and the norm of all.
+    """Some outputs of the model, and their norm, for parameters and samples that are the same in every process.
 
-    A printed model does not say what its `forward` does beside calling its modules.
+    A printed model does not show what its `forward` does besides calling its modules.
     """
     learner, like = network.learner, network.initial.theta
     theta = SPREAD * torch.randn(learner.size, generator=seeds.generator(0, "output probes"), dtype=torch.float64)
@@ -108,7 +108,7 @@ def output_probes(network: Network) -> list[float]:
 
 
 def _probed_inputs(data: DataSet) -> Any:
-    """The first test samples; where there are none, noise: processes have no training sample in common."""
+    """The first test samples; noise if there are none, because processes share no training samples."""
     if len(data.test):
         return data.test.take(torch.arange(min(PROBED, len(data.test))))[0]
     draws = seeds.generator(0, "probed inputs")
