@@ -60,8 +60,9 @@ def test_main_functions_say_what_they_take_and_return_with_an_example(function):
 
 
 def missing_sections(function):
-    sections = ["Args", "Example"]
-    sections += [] if inspect.signature(function).return_annotation in (None, "None") else ["Returns|Yields"]
+    signature = inspect.signature(function)
+    sections = ["Example", *["Args"] * bool(signature.parameters)]
+    sections += [] if signature.return_annotation in (None, "None") else ["Returns|Yields"]
     text = inspect.getdoc(function) or ""
     return [section for section in sections if not re.search(rf"^({section}):$", text, re.MULTILINE)]
 
