@@ -106,12 +106,14 @@ def without_ledger(run):
 def forged_outside(run):
     """A ledger outside the run that pays participant 1 alone, and payments that follow from it."""
     note, forged = read_ledger(run / "ledger").note, run.parent / "forged"
-    enter(forged, note, [Entry(t, torch.tensor([1.0, -9.0, 1.0])) for t in read_ledger(run / "ledger").rounds])
+    rounds = read_ledger(run / "ledger").rounds
+    enter(forged, note, [Entry(t, torch.tensor([1.0, -9.0, 1.0])) for t in rounds])
     rows = [[1, 100.0], [0, 0.0], [2, 0.0]]
     return {
         "ledger": str(forged),
         "seal": read_ledger(forged).seal,
         "payments": [0.0, 100.0, 0.0],
+        "credit": [-1.0 * len(rounds), 9.0 * len(rounds), -1.0 * len(rounds)],
         "table": {"rows": rows},
     }
 
