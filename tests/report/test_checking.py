@@ -166,6 +166,17 @@ FORGERIES = {
 }
 
 
+def test_what_the_system_said_about_a_file_is_one_sentence(check):
+    def loop(run):
+        shutil.rmtree(run / "rounds")
+        (run / "rounds").symlink_to(run / "rounds")
+
+    code, _, err = check(loop)
+    assert code == 1
+    assert "/rounds/000000.safetensors: Too many levels of symbolic links" in err
+    assert "Errno" not in err
+
+
 @pytest.mark.parametrize("said", FORGERIES)
 def test_who_lacks_the_key_cannot_forge_payments(check, whole, said):
     code, _, err = check(FORGERIES[said], "--seal", str(whole / "key"))

@@ -53,7 +53,8 @@ class Area:
         try:
             return check()
         except (ValueError, TypeError, KeyError, OSError) as error:
-            text = " ".join(str(error if about is None else f"{about}: {error}").split())
+            said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+            text = " ".join(str(said).split() if about is None else f"{about}: {said}".split())
             if not any(known in text or text in known for known in self.problems):
                 self.problems.append(text)
         return None
