@@ -18,6 +18,7 @@ from torch import Tensor
 import cascadice as cd
 
 NODES, BATCH, ROUNDS = 16, 32, 6
+RECORDED = 100  # rounds of a run that is recorded: its pictures and its start should not be most of it
 SHAPE = (3, 16, 16)
 OPTIONS: dict[str, dict[str, Any]] = {"mlp": {"hidden": (128, 128)}, "cnn": {"channels": (8, 16, 32)}}
 
@@ -73,7 +74,7 @@ def recorded_run(case: str, device: str) -> Callable[[], Any]:
     model, strategy = case.split("-")
     options = tuple(f"{name}={list(value)}" for name, value in OPTIONS[model].items())
     setting: dict[str, Any] = {"model": model, "model_options": options, "strategy": strategy, "device": device}
-    config = replace(RECIPES["demo"](), rounds=30, epochs=None, record="all", **setting)
+    config = replace(RECIPES["demo"](), rounds=RECORDED, epochs=None, record="all", **setting)
 
     def work() -> Any:
         with TemporaryDirectory() as folder:
@@ -90,17 +91,18 @@ def number(result: Any) -> float:
     return float(result.double().abs().sum())
 
 
-class Clock:
-    """CPU seconds of this process; on a GPU, or where a disk is waited for, seconds by the clock."""
+def timed(work: Callable[[], Any], times: int, device: str) -> dict[str, float]:
+    """Seconds of the processor and by the clock that so many calls take."""
+    begun = clocks(device)
+    for _ in range(times):
+        work()
+    return {name: max(now - begun[name], 1e-6) for name, now in clocks(device).items()}
 
-    def __init__(self, device: str) -> None:
-        self.device = device
-        self.waits = device == "cuda"
 
-    def __call__(self) -> float:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() if self.waits else time.process_time()
+def clocks(device: str) -> dict[str, float]:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return {"processor": time.process_time(), "clock": time.perf_counter()}
 
 
 def main(source: str, device: str, threads: str) -> None:
@@ -108,7 +110,6 @@ def main(source: str, device: str, threads: str) -> None:
     if not Path(cd.__file__).is_relative_to(Path(source).resolve()):
         raise SystemExit(f"{source} was asked for; Python imported {cd.__file__}.")
     torch.set_num_threads(int(threads))
-    clock = Clock(device)
 
     def work() -> Any:
         raise RuntimeError("prepare a workload first")
@@ -116,18 +117,12 @@ def main(source: str, device: str, threads: str) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if request["request"] == "prepare":
-            clock.waits = device == "cuda" or request["workload"] == "recording"
             work = make_workload(request["case"], request["workload"], device)
             value = number(work())
             for _ in range(3):  # memory is allocated and kernels are loaded in the first calls
-                start = clock()
-                work()
-            answer = {"seconds": max(clock() - start, 1e-6), "value": value}
+                answer = {**timed(work, 1, device), "value": value}
         else:
-            start = clock()
-            for _ in range(request["times"]):
-                work()
-            answer = {"seconds": clock() - start}
+            answer = timed(work, request["times"], device)
         print(json.dumps(answer), flush=True)
 
 

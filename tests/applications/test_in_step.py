@@ -24,8 +24,10 @@ from cascadice.applications.reward.audit import audit
 from cascadice.applications.reward.charts import charts as reward_charts
 from cascadice.applications.reward.findings import run as reward
 from cascadice.applications.reward.ledger import read_ledger
+from cascadice.applications.reward.payouts import pay
 from cascadice.cli import _parser, main
 from cascadice.engine import Operator
+from cascadice.report.checking import check_processes
 from cascadice.report.page.sections import read_sections
 from cascadice.runs import store, train
 from cascadice.runs.processes import ONE_PROCESS, folder_name
@@ -145,6 +147,32 @@ def test_payments_are_those_of_one_process(runs, kind):
         changed = parts[0] | {"others_weight": 2 * parts[0]["others_weight"]}
         with pytest.raises(ValueError, match="it pays participant"):
             audit(changed, home / "two" / folder_name(0) / "reward")
+        a_forged_weight_is_noticed(home / "two" / folder_name(0), parts[0])
+
+
+def a_forged_weight_is_noticed(run, part):
+    """Payments as if other processes' participants had earned half as much: they follow from the ledger."""
+    path, weight = run / "reward" / "reward.json", part["others_weight"] / 2
+    terms = {name: part[name] for name in ("budget", "floor", "clawback", "payout")}
+    terms |= {"rule": terms.pop("payout"), "others": part["others"], "total": lambda own: [own[0] + weight]}
+    payments = pay(torch.tensor(part["contributions"]), **terms).payment.tolist()
+    paid = dict(zip(part["members"], payments, strict=True))
+    rows = [[row[0], paid[row[0]], *row[2:]] for row in part["table"]["rows"]]
+    forged = part | {"others_weight": weight, "payments": payments, "table": {**part["table"], "rows": rows}}
+    files.write_json(path, forged)
+    audit(forged, path.parent)  # nothing is wrong with it alone
+    try:
+        (problem,) = check_processes([run, run.with_name(folder_name(1))]).problems
+        assert "participants 0–2 were paid as if all weights added up to" in problem
+        notes = []
+        shown = read_sections([run, run.with_name(folder_name(1))], part["run"], notes)
+        assert "reward" not in [section["name"] for section in shown]
+        assert "participants 0–2 were paid as if all weights added up to" in notes[0]
+        with pytest.raises(ValueError, match=r"its credit does not follow from the ledger"):
+            audit(part | {"credit": [2 * credit for credit in part["credit"]]}, path.parent)
+    finally:
+        files.write_json(path, part)
+    assert check_processes([run, run.with_name(folder_name(1))]).problems == []
 
 
 def test_whom_to_keep_by_contribution_is_what_one_process_says(runs):

@@ -106,12 +106,14 @@ def without_ledger(run):
 def forged_outside(run):
     """A ledger outside the run that pays participant 1 alone, and payments that follow from it."""
     note, forged = read_ledger(run / "ledger").note, run.parent / "forged"
-    enter(forged, note, [Entry(t, torch.tensor([1.0, -9.0, 1.0])) for t in read_ledger(run / "ledger").rounds])
+    rounds = read_ledger(run / "ledger").rounds
+    enter(forged, note, [Entry(t, torch.tensor([1.0, -9.0, 1.0])) for t in rounds])
     rows = [[1, 100.0], [0, 0.0], [2, 0.0]]
     return {
         "ledger": str(forged),
         "seal": read_ledger(forged).seal,
         "payments": [0.0, 100.0, 0.0],
+        "credit": [-1.0 * len(rounds), 9.0 * len(rounds), -1.0 * len(rounds)],
         "table": {"rows": rows},
     }
 
@@ -162,6 +164,17 @@ FORGERIES = {
     "payout) were not sealed": of_payments(lambda run, results: without_terms_seal(other_budget(run, results))),
     "has no ledger whose seal the key could verify": without_ledger,
 }
+
+
+def test_what_the_system_said_about_a_file_is_one_sentence(check):
+    def loop(run):
+        shutil.rmtree(run / "rounds")
+        (run / "rounds").symlink_to(run / "rounds")
+
+    code, _, err = check(loop)
+    assert code == 1
+    assert "/rounds/000000.safetensors: Too many levels of symbolic links" in err
+    assert "Errno" not in err
 
 
 @pytest.mark.parametrize("said", FORGERIES)

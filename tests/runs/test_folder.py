@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -118,6 +119,43 @@ def test_a_link_is_replaced_and_what_it_leads_to_is_left(tmp_path):
     assert len(list((tmp_path / "elsewhere").iterdir())) == 2
 
 
+def test_a_run_whose_rounds_lead_into_another_run_is_not_resumed(tmp_path):
+    """Resuming removes rounds from after the checkpoint: here they would be the other's."""
+    for name in "ab":
+        run(SMALL, tmp_path / name, quiet=True)
+    run(replace(SMALL, rounds=6), tmp_path / "b", quiet=True, resume=True)
+    shutil.rmtree(tmp_path / "a" / "rounds")
+    (tmp_path / "a" / "rounds").symlink_to(tmp_path / "b" / "rounds")
+    with pytest.raises(ValueError, match=r"a/rounds is a link into the run in .*/b\. Put a folder of its own there\."):
+        run(replace(SMALL, rounds=5), tmp_path / "a", quiet=True, resume=True)
+    assert store.saved_rounds(tmp_path / "b") == [0, 1, 2, 3, 4, 5]
+    run(SMALL, tmp_path / "a", quiet=True, overwrite=True)
+    assert store.saved_rounds(tmp_path / "b") == [0, 1, 2, 3, 4, 5]
+
+
+def test_results_that_lead_into_another_run_are_not_written(tmp_path):
+    for name in "ab":
+        files.write_json(tmp_path / name / "config.json", {})
+        files.write_json(tmp_path / name / "manifest.json", {})
+    (tmp_path / "b" / "influence").mkdir()
+    (tmp_path / "a" / "influence").symlink_to(tmp_path / "b" / "influence")
+    with (
+        pytest.raises(ValueError, match=r"a/influence is a link into the run in"),
+        locked_for_writing(tmp_path / "a/influence"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("way", ["detect", "mine/deep", "link"])
+def test_whoever_writes_inside_a_run_locks_the_run(tmp_path, way):
+    home = tmp_path / "run"
+    files.write_json(home / "config.json", {})
+    files.write_json(home / "manifest.json", {})
+    (tmp_path / "link").symlink_to(home / "detect")
+    with locked_for_writing(tmp_path / "link" if way == "link" else home / way):
+        assert (home / LOCK).exists()
+
+
 @pytest.mark.parametrize("below", ["", "b"])
 def test_a_link_to_nowhere_is_named(tmp_path, below):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -167,17 +205,18 @@ def test_a_disk_on_which_no_large_file_fits(tmp_path):
 def test_who_writes_removes_what_a_killed_writer_left_but_follows_no_link(tmp_path):
     home = tmp_path / "run"
     left = [home / ".tmp-1-0-a", home / "influence" / ".tmp-1-0-b", home / "whole-run" / "unfinished" / ".tmp-1-0-c"]
+    left += [home / "mine" / ".tmp-1-0-f"]
     others = [
         home / "config.json",
         home / "manifest.json",
-        home / "mine" / ".tmp-1-0-d",
+        home / "others" / ".tmp-1-0-d",
         tmp_path / "far" / ".tmp-1-0-e",
     ]
     for path in (*left, *others):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{}")
     (home / "rounds").symlink_to(tmp_path / "far")
-    with locked_for_writing(home / "influence"):
+    with locked_for_writing(home / "mine"):
         assert [path for path in (*left, *others) if path.exists()] == others
 
 

@@ -265,6 +265,23 @@ def test_drafts_of_a_killed_process_are_swept(tmp_path):
     assert not any(draft.exists() for draft in drafts)
 
 
+def test_a_file_that_is_removed_while_it_is_opened_does_not_exist(tmp_path, monkeypatch):
+    """Safetensors opens it, then torch does: another writer may come in between."""
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"x": torch.zeros(3)}, {})
+    opened = torch.UntypedStorage.from_file
+
+    def late(*arguments, **options):
+        path.unlink()
+        return opened(*arguments, **options)
+
+    monkeypatch.setattr(torch.UntypedStorage, "from_file", late)
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: .*a\.safetensors"):
+        read_tensors(path, None)
+    with pytest.raises(RuntimeError, match="another"), files.intact(path):
+        raise RuntimeError("another")
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"), [("{", "is not JSON"), ("[1]", "must hold a JSON object; found list")]
 )

@@ -252,6 +252,13 @@ def test_what_is_computed_from_huge_parameters_shows_divergence(tmp_path, settin
     assert files.read_json(tmp_path / "a" / "manifest.json")["status"] == "diverged"
 
 
+@pytest.mark.parametrize("strength", ["1e38", "3e38"])
+@pytest.mark.parametrize("node", [1, 2])
+def test_who_sent_noise_is_named_where_what_others_have_is_evaluated(tmp_path, node, strength):
+    with pytest.raises(DivergedError, match=rf"participant {node} sent parameters of up to .* median was 0\.\d+\)"):
+        run(replace(SMALL, behaviours=(f"noise-sender:{node}:{strength}",), eval_every=1), tmp_path / "a", quiet=True)
+
+
 def test_only_the_last_rounds_are_kept(tmp_path):
     run(replace(SMALL, record="last:2"), tmp_path / "a", quiet=True)
     assert store.saved_rounds(tmp_path / "a") == [4, 5]

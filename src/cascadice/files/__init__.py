@@ -210,14 +210,17 @@ def intact(path: Path, *errors: type[Exception]) -> Iterator[None]:
         yield
     except MemoryError:  # Arrow's is one of Arrow's errors too
         raise
-    except (OSError, *errors) as error:
-        raise system_error(error, path) or damaged(path, str(error).strip().partition("\n")[0]) from None
+    except (OSError, RuntimeError, *errors) as error:
+        if (system := system_error(error, path)) is None and not isinstance(error, (OSError, *errors)):
+            raise
+        raise system or damaged(path, str(error).strip().partition("\n")[0]) from None
 
 
 def system_error(error: Exception, path: Path) -> OSError | None:
-    """The operating system's error about a file, if that is why a library failed."""
-    told = re.search(r"\(os error (\d+)\)", str(error))  # libraries in Rust write it so
-    number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+    """What the operating system said about a file, if that is why a library failed."""
+    # libraries in Rust write it like this; and torch, which maps a file that safetensors has opened
+    told = re.search(r"\(os error (\d+)\)|unable to open file <.*\((\d+)\)$", str(error))
+    number = error.errno if isinstance(error, OSError) else int(told[1] or told[2]) if told else None
     if str(error).endswith(os.strerror(errno.EAGAIN)):  # Arrow, where it may start no thread
         number = errno.EAGAIN
     return None if number is None else OSError(number, os.strerror(number), str(path))

@@ -98,6 +98,8 @@ def _acquire(place: Path, named: Path) -> int:
     for _ in range(ATTEMPTS):
         try:
             files.make_folder(place)
+            if (place / LOCK).is_symlink():
+                raise ValueError(f"{named / LOCK} is a link; a lock must be a file. Remove it.")
             digests.check_ordinary(place / LOCK)
             handle = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         except FileNotFoundError:  # whoever made the folder has just removed it

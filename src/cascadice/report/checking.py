@@ -14,7 +14,7 @@ from cascadice.applications.reward.seals import check_sealed, check_terms_sealed
 from cascadice.files import checksums, digests, locks
 from cascadice.files.tensors import read_tensors
 from cascadice.influence.tables import NOTE, parts, read_note, read_table
-from cascadice.report.page.sections import audited
+from cascadice.report.page.sections import SHOWN, audited, together
 from cascadice.runs import store
 from cascadice.runs.binding import check_data
 from cascadice.runs.config import Config
@@ -53,7 +53,8 @@ class Area:
         try:
             return check()
         except (ValueError, TypeError, KeyError, OSError) as error:
-            text = " ".join(str(error if about is None else f"{about}: {error}").split())
+            said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+            text = " ".join(str(said).split() if about is None else f"{about}: {said}".split())
             if not any(known in text or text in known for known in self.problems):
                 self.problems.append(text)
         return None
@@ -116,11 +117,19 @@ def _check_once(folder: Path, key: bytes | None, data_root: str | None) -> list[
 
 
 def check_processes(folders: Sequence[Path]) -> Area:
-    """Verify that the folders of several processes are of one run."""
+    """Verify that the folders of several processes are of one run, and that what they computed together agrees."""
     area = Area("processes")
     if wrong := area.attempt("one run", lambda: mixed_up(folders)):
         area.problems.append(wrong)
+    for name in SHOWN:
+        paths = [path for folder in folders if (path := folder / name / f"{name}.json").exists()]
+        if len(paths) > 1:
+            area.attempt("results", partial(_check_together, name, paths), folders[0].parent / "*" / name)
     return area
+
+
+def _check_together(name: str, paths: Sequence[Path]) -> None:
+    together(name, [files.read_json(path) for path in paths])
 
 
 def _area(areas: dict[str, Area], name: str) -> Area:

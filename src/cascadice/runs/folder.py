@@ -63,6 +63,9 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
         return
     if not _holds_run(folder, present):
         raise ValueError(f"{folder} holds files that do not belong to a run. Choose another folder.")
+    if resume:
+        for name in BELOW:
+            _check_not_linked(folder / name)
     if not (resume or overwrite):
         how = "Continue it with --resume, replace it with --overwrite, or choose another --out."
         if config.saved:  # from Python, where a run cannot be continued
@@ -78,10 +81,21 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
 
 
 def _check_outside(folder: Path) -> None:
-    """Refuse to start a run inside another: only the writer of the other run may write there."""
-    for around in Path(os.path.realpath(folder)).parents:
-        if _is_run(around):
-            raise ValueError(f"{folder} is inside the run in {around}. Choose an --out that is outside every run.")
+    """Refuse to begin a run inside another: only the other's writer may write there."""
+    if around := _run_around(Path(os.path.realpath(folder))):
+        raise ValueError(f"{folder} is inside the run in {around}. Choose an --out that is outside every run.")
+
+
+def _check_not_linked(folder: Path) -> None:
+    """Refuse a part of a run that is a link into another run, whose lock and checksums are others."""
+    here, there = _run_around(folder), _run_around(Path(os.path.realpath(folder)))
+    if here and there and not here.samefile(there):
+        raise ValueError(f"{folder} is a link into the run in {there}. Put a folder of its own there.")
+
+
+def _run_around(folder: Path) -> Path | None:
+    """The innermost run that a folder is a part of."""
+    return next((around for around in folder.parents if _is_run(around)), None)
 
 
 def _is_run(folder: Path) -> bool:
@@ -102,7 +116,7 @@ def _holds_run(folder: Path, present: set[str]) -> bool:
 
 @contextmanager
 def locked_for_writing(*folders: Path) -> Iterator[None]:
-    """Lock these folders for writing; if one is part of a run, lock the whole run.
+    """Lock these folders for writing; if one is inside a run, at whatever depth, lock the whole run.
 
     Files that killed writers left unfinished are removed.
 
@@ -114,11 +128,15 @@ def locked_for_writing(*folders: Path) -> Iterator[None]:
         ...     ...
     """
     with ExitStack() as stack:
-        in_run = {each: _is_run(each.parent) for each in folders}
-        for home in dict.fromkeys(folder.parent if of_run else folder for folder, of_run in in_run.items()):
+        for folder in folders:
+            _check_not_linked(folder)
+        homes = (_run_around(folder) or _run_around(Path(os.path.realpath(folder))) or folder for folder in folders)
+        for home in dict.fromkeys(homes):
             check_writable(home)
             stack.enter_context(locks.locked(home))
             files.remove_drafts(home, *BELOW)
+        for folder in folders:
+            files.remove_drafts(folder)
         yield
 
 

@@ -12,19 +12,19 @@ from time import monotonic
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice import files, interrupts
 from cascadice.data.batches import PADDING
 from cascadice.data.inputs import are_tokens
-from cascadice.engine import DivergedError, Metrics, Network, Participants, Round, consensus, evaluate
+from cascadice.engine import DivergedError, Network, Participants, Round, consensus, evaluate
 from cascadice.engine.exchange.messages import Messages
 from cascadice.files import locks
 from cascadice.runs import store
 from cascadice.runs.binding import versions
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.departures import Departures, write_departures
+from cascadice.runs.divergence import check_finite
 from cascadice.runs.folder import CONFIG, DATA, FIGURE, FORMAT, HOLDINGS, MANIFEST, RUN_ID, TARGETS, TOKENS
 from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.round_metrics import RoundMetrics
@@ -79,23 +79,6 @@ class Journal:
         return self.earlier_seconds + (monotonic() if self.ended is None else self.ended) - self.began
 
 
-def _check_finite(journal: Journal, round: Round, test: Metrics | None, distance: Tensor) -> None:
-    """Raise DivergedError if batch losses are finite but parameters, or metrics computed from them, are not."""
-    after, size = round.after, round.after.theta.abs().amax(1)
-    if not bool(size.isfinite().all()):
-        raise DivergedError(round.t, int((~size.isfinite()).nonzero()[0]), sent="has parameters that")
-    wrong = distance.isinf() & (size == size.max())
-    for tensor in after.state.values():
-        wrong = wrong | tensor.reshape(len(tensor), -1).isinf().any(1)
-    if test is not None and not bool(test.loss.isfinite().all()):
-        measurable = evaluate(journal.network, journal.network.initial).loss.isfinite()  # else training is not to blame
-        wrong = wrong | (measurable & ~test.loss.isfinite())
-    if bool(wrong.any()):
-        node = int(wrong.nonzero()[0])
-        large = f"has parameters of up to {float(size[node]):.3g}, and what is computed from them"
-        raise DivergedError(round.t, node, sent=large)
-
-
 def enter(journal: Journal, round: Round, last: bool) -> None:
     """Measure a round, record it if requested, and save a checkpoint or update the live view if they are due."""
     to_keep = store.rounds_to_keep(journal.config.record)
@@ -104,7 +87,7 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     distance, every = consensus(round.after.theta), journal.every
     due = (round.t + 1) % every == 0 if every else monotonic() - journal.saved > CHECKPOINT_SECONDS
     if evaluated or due:
-        _check_finite(journal, round, test, distance)
+        check_finite(journal.network, round, test, distance)
     # copied, because the engine reuses the round's memory in the next round but one
     loss = round.loss.to(torch.float64, copy=True)
     if journal.network.uneven:  # who sat the round out has none

@@ -1,6 +1,7 @@
 """Check that the payments in `reward.json` follow from the ledger, by computing them again."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,8 @@ import torch
 
 from cascadice.applications.plain import Json
 from cascadice.applications.reward.ledger import Ledger, by_round, read_ledger
-from cascadice.applications.reward.payouts import pay
+from cascadice.applications.reward.payouts import PAYOUT_RULES, pay
+from cascadice.engine.parts import numbered
 from cascadice.runs import store
 from cascadice.runs.folder import CHAIN, read_manifest
 
@@ -91,7 +93,10 @@ def _compare(results: Json, contributions: torch.Tensor, nodes: list[int], run: 
     others, weight = _others(results, run)
     more: Json = {"others": others, "total": lambda own: [own[0] + weight]}
     terms: Json = {"floor": floor, "clawback": clawback, "rule": str(results.get("payout", FIRST_RULE))}
-    payments = pay(contributions, budget, **terms, **more).payment.tolist()
+    payout = pay(contributions, budget, **terms, **more)
+    payments = payout.payment.tolist()
+    if "credit" in results and not _close(results["credit"], payout.credit):
+        raise ValueError("its credit does not follow from the ledger.")
     rows, listed = {row[0]: row[1] for row in results["table"]["rows"]}, dict(enumerate(results["payments"]))
     for place, (node, payment) in enumerate(zip(nodes, payments, strict=True)):
         for paid in (listed.get(place), rows.get(node)):
@@ -99,6 +104,29 @@ def _compare(results: Json, contributions: torch.Tensor, nodes: list[int], run: 
                 raise ValueError(f"it pays participant {node} {paid}; by the ledger it is {payment:.6g}.")
     if len(payments) != len(results["payments"]) or len(payments) != len(rows):
         raise ValueError(f"it pays {len(results['payments'])} participants; the ledger has {len(payments)}.")
+
+
+def _close(found: object, expected: torch.Tensor) -> bool:
+    """Whether a list from a file holds these numbers."""
+    try:
+        values = torch.tensor(found, dtype=torch.float64)
+    except (ValueError, TypeError, RuntimeError):
+        return False
+    return values.shape == expected.shape and torch.allclose(values, expected, rtol=TOLERANCE, atol=1e-12)
+
+
+def check_weights(parts: Sequence[Json]) -> None:
+    """Raise ValueError if processes did not share the budget by the same weights; their `credit` was audited."""
+    weights = [PAYOUT_RULES[part["payout"]].weights(torch.tensor(part["credit"]).double()).sum() for part in parts]
+    together = len(parts[0]["members"]) + parts[0]["others"] == sum(len(part["members"]) for part in parts)
+    everybody = float(sum(weights) if together else weights[0] + parts[0]["others_weight"])
+    for part, own in zip(parts, weights, strict=True):
+        if not abs(float(own) + part["others_weight"] - everybody) <= TOLERANCE * everybody + 1e-12:
+            raise ValueError(
+                f"{numbered(part['members'])} were paid as if all weights added up to "
+                f"{float(own) + part['others_weight']:.6g}; by the credit of all processes it is {everybody:.6g}. "
+                f"{PAY_AGAIN}"
+            )
 
 
 def _others(results: Json, run: Path) -> tuple[int, float]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from cascadice.applications.charts import interval_text
 from cascadice.applications.plain import Json
-from cascadice.applications.reward.audit import REDO, audit
+from cascadice.applications.reward.audit import REDO, audit, check_weights
 from cascadice.applications.reward.charts import charts
 from cascadice.applications.reward.contributions import CONTRIBUTIONS
 from cascadice.applications.reward.entering import WHOLE_RUN, Job, enter_missing, training_effect
@@ -52,6 +52,7 @@ def merge(parts: Sequence[Json]) -> Json:
     if any(part.get("rounds") != parts[0].get("rounds") for part in parts):
         raise ValueError("the ledgers of these processes hold different rounds. Start a new ledger with --ledger.")
     check_same(parts, "run", "title", "budget", "floor", "clawback", "payout", "note")
+    check_weights(parts)
     rows = sorted((row for part in parts for row in part["table"]["rows"]), key=lambda row: -row[1])
     merged = {
         **parts[0],
