@@ -62,10 +62,18 @@ def test_a_server_that_is_no_store_is_not_waited_for_long(monkeypatch):
             pass
 
 
-@pytest.mark.parametrize("variables", [{"RANK": "two"}, {"RANK": "2"}])
-def test_variables_that_make_no_sense_are_refused(monkeypatch, variables):
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"RANK": "two"}, "RANK, .* must be whole numbers; found RANK='two'"),
+        ({"RANK": "2"}, "RANK must be below WORLD_SIZE"),
+        ({"MASTER_PORT": "99999"}, "MASTER_PORT must be from 1 to 65535; found 99999"),
+        ({"MASTER_PORT": "99999", "RANK": "1"}, "MASTER_PORT must be from 1 to 65535; found 99999"),
+    ],
+)
+def test_variables_that_make_no_sense_are_refused(monkeypatch, variables, said):
     started(monkeypatch, **variables)
-    with pytest.raises(ValueError, match="RANK"), joined():
+    with pytest.raises(ValueError, match=said), joined(timeout=0.3):
         pass
 
 
@@ -117,6 +125,45 @@ def test_processes_with_different_policies_or_missing_ones_are_named():
     }
     with pytest.raises(ConnectionError, match=r"process 1 did not arrive within 0.1 s"):
         rendezvous.arrive(dist.HashStore(), 0, 2, 0.1, "stop", False)
+
+
+def test_processes_that_were_told_of_different_numbers_of_processes_say_so():
+    """Otherwise each would wait for somebody who never comes."""
+    store = dist.HashStore()
+    with pytest.raises(ConnectionError, match="process 1 did not come"):
+        rendezvous.arrive(store, 0, 2, 0.1, "stop", False)
+    with pytest.raises(ValueError, match="WORLD_SIZE is '2' in process 0, '3' in process 1"):
+        rendezvous.arrive(store, 1, 3, 5.0, "stop", False)
+
+
+def test_process_0_which_keeps_the_store_lets_the_others_see_that_they_disagree(monkeypatch):
+    store, pauses = dist.HashStore(), []
+    monkeypatch.setattr(rendezvous.time, "sleep", pauses.append)
+    for rank, policy, pause in ((1, "restart", 0), (0, "stop", rendezvous.SETTLING)):
+        store.set(f"--policy/{1 - rank}", b"other")
+        with pytest.raises(ValueError, match="--policy is 'other'"):
+            rendezvous.arrive(store, rank, 2, 5.0, policy, False)
+        assert pauses.pop() == pause
+
+
+class Gone:
+    """A store whose process has ended."""
+
+    def set(self, *what):
+        raise dist.DistNetworkError("Connection reset by peer\nand many frames")
+
+    add = set
+
+
+@pytest.mark.parametrize("asked", ["arrive", "tell", "begin"])
+def test_a_store_that_is_gone_is_said_in_one_sentence(monkeypatch, asked):
+    started(monkeypatch, RANK="1")
+    monkeypatch.setattr(processes, "connect", lambda *where: dist.HashStore() if asked != "arrive" else Gone())
+    monkeypatch.setattr(processes.dist, "PrefixStore", lambda name, store: store)
+    world = processes.World(1, 2, None, Gone(), lasting=Gone())
+    asks = {"arrive": lambda: processes._joined("lo", 1.0, "stop", None), "tell": lambda: world.tell(1)}
+    with pytest.raises(ConnectionError, match=r"store .* is gone: Connection reset by peer\. The error of the process"):
+        asks.get(asked, world.begin)()
 
 
 def test_processes_that_are_to_stop_are_not_started_again(monkeypatch):

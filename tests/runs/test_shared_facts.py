@@ -31,7 +31,22 @@ SMALL = replace(CONFIG, nodes=2, rounds=1, per_node=8)
 
 def test_processes_that_are_asked_different_questions_say_so(tmp_path):
     _, errors = together(2, lambda world: ask(tmp_path, Question(hops=1 + world.rank), quiet=True, world=world))
-    assert ["all processes must agree; the question is" in str(error) for error in errors] == [True, True]
+    said = "all processes must agree; the question's hops is 2 in process 1, 1 in process 0. Start them all alike."
+    assert [str(error) for error in errors] == [said, said]
+
+
+def test_processes_that_are_given_different_commands_say_so(tmp_path):
+    def work(world):
+        if world.rank:
+            ask(tmp_path, Question(), quiet=True, world=world)
+        else:
+            train.run(SMALL, tmp_path, quiet=True, world=world)
+
+    _, errors = together(2, work)
+    said = (
+        "all processes must agree; the command is 'influence' in process 1, 'run' in process 0. Start them all alike."
+    )
+    assert [str(error) for error in errors] == [said, said]
 
 
 def test_what_only_one_process_says_is_a_difference_too():

@@ -15,6 +15,7 @@ from cascadice.files import checksums, locks
 from cascadice.influence.estimators import RoundInfluence, check_part, score_rounds, table
 from cascadice.influence.tables import NOTE, concatenate, parts, read_note, renumbered, write_part
 from cascadice.runs import forecast, memory, store, together
+from cascadice.runs.agreement import facts_of_question
 from cascadice.runs.eval_samples import evaluate_on_first
 from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, locked_for_writing
 from cascadice.runs.playing import playable
@@ -90,7 +91,7 @@ def ask(
     if "pairs" in question.kinds:
         raise ValueError("ask scores participants; found the kind 'pairs'. Use ask_pairs.")
     folder, place = together.places(world, run, out, WHOLE_RUN if question.final else INFLUENCE)
-    together.agree(world, question, settings, overwrite)
+    together.agree(world, "influence", facts_of_question(question) | dict(settings or {}), overwrite)
     if not world.alone and not question.final:
         check_part(question.kinds, question.hops, question.sources)
     console = Console(quiet=quiet or world.rank > 0)

@@ -27,7 +27,7 @@ from cascadice.engine.networks import Network
 from cascadice.engine.parts import split
 from cascadice.files import Folder, jsonl
 from cascadice.names import lookup, visible
-from cascadice.runs.rendezvous import PAUSE, arrive, begun_key, connect, first_line, make_group
+from cascadice.runs.rendezvous import PAUSE, arrive, begun_key, connect, make_group, store_that_answers
 from cascadice.runs.shared_facts import difference
 
 dist: Any = torch.distributed  # its types leave out what is needed here
@@ -125,22 +125,20 @@ class World:
         if self.alone:
             return [value]
         number = next(self._told)
-        self.store.set(f"told/{number}/{self.rank}", json.dumps(value).encode())
-        return [self._hear(number, rank) for rank in range(self.size)]
+        with store_that_answers():
+            self.store.set(f"told/{number}/{self.rank}", json.dumps(value).encode())
+            return [self._hear(number, rank) for rank in range(self.size)]
 
     def _hear(self, number: int, rank: int) -> Any:
         key, end = f"told/{number}/{rank}", time.monotonic() + self.timeout
-        try:
-            while not self.store.check([key]):
-                if self.store.check([f"failed/{rank}"]):
-                    why = self.store.get(f"failed/{rank}").decode(errors="replace")
-                    raise ConnectionError(f"process {rank} failed: {visible(why)}")
-                if time.monotonic() > end:
-                    raise ConnectionError(f"process {rank} did not answer for {self.timeout:g} s. Is it still running?")
-                time.sleep(PAUSE)
-            data = self.store.get(key)
-        except (dist.DistError, RuntimeError) as error:
-            raise ConnectionError(f"lost the connection to the processes' store: {first_line(error)}") from None
+        while not self.store.check([key]):
+            if self.store.check([f"failed/{rank}"]):
+                why = self.store.get(f"failed/{rank}").decode(errors="replace")
+                raise ConnectionError(f"process {rank} failed: {visible(why)}")
+            if time.monotonic() > end:
+                raise ConnectionError(f"process {rank} did not answer for {self.timeout:g} s. Is it still running?")
+            time.sleep(PAUSE)
+        data = self.store.get(key)
         if len(data) > LARGEST:
             raise ConnectionError(f"process {rank} sent {len(data)} bytes; at most {LARGEST} were expected.")
         return jsonl.parse(data)
@@ -169,7 +167,8 @@ class World:
     def begin(self) -> None:
         """Note that this process has started to write the run: if it is started again, it resumes."""
         if self.lasting is not None:
-            self.lasting.set(begun_key(self.rank), b"")
+            with store_that_answers():
+                self.lasting.set(begun_key(self.rank), b"")
 
     def fail(self, why: str) -> None:
         """Tell the processes that wait for this one that it has failed."""
@@ -256,16 +255,19 @@ def _joined(
     except ValueError:
         found = ", ".join(f"{name}={os.environ[name]!r}" for name in STARTED)
         raise ValueError(f"RANK, WORLD_SIZE and MASTER_PORT must be whole numbers; found {found}.") from None
+    if not 0 < port < 2**16:
+        raise ValueError(f"MASTER_PORT must be from 1 to {2**16 - 1}; found {port}.")
     if not 0 <= rank < size or timeout <= 0 or (patience is not None and patience <= 0):
         found = f"{rank}, {size}, {timeout:g}, {patience}"
         raise ValueError(f"RANK must be below WORLD_SIZE, --timeout and --patience above 0; found {found}.")
     store = connect(os.environ["MASTER_ADDR"], port, rank, size, timeout)
     lasting = dist.PrefixStore("cascadice/lasting", store)
-    arrival = arrive(lasting, rank, size, timeout, policy, policy == CARRY_ON)
+    with store_that_answers():
+        arrival = arrive(lasting, rank, size, timeout, policy, policy == CARRY_ON)
     if arrival.again and policy == "stop":
         raise ValueError(
-            "processes were started again, and the policy is to stop. Use --policy restart to continue from the last "
-            "checkpoint, or leave out --max-restarts."
+            "processes were started again, or two have the same RANK, and the policy is to stop. Use --policy restart "
+            "to continue from the last checkpoint, or leave out --max-restarts."
         )
     # a process that is started again must not find the addresses of those that died
     home = dist.PrefixStore(f"cascadice/{arrival.name}", store)

@@ -4,16 +4,21 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
+from itertools import product
 from queue import Empty, Queue
 from typing import Any, NamedTuple
 
 import torch.distributed
 
+from cascadice.names import visible
+
 dist: Any = torch.distributed  # its types leave out what is needed here
 
 PAUSE = 0.01  # seconds between looks at the store
+SETTLING = 1.0  # seconds in which others notice that they disagree with process 0
 
 
 class Arrival(NamedTuple):
@@ -37,14 +42,16 @@ def arrive(lasting: Any, rank: int, size: int, timeout: float, policy: str, alon
     of restarts that torchrun reports would not do, because each machine counts it separately.
 
     Raises:
-        ValueError: If processes have different policies.
+        ValueError: If processes have different policies, or were told different numbers of processes.
         ConnectionError: If one does not arrive in time.
     """
-    lasting.set(f"policy/{rank}", policy.encode())
+    told = {"--policy": policy, "WORLD_SIZE": str(size)}
+    for name, value in told.items():
+        lasting.set(f"{name}/{rank}", value.encode())
     came, everybody = lasting.add(f"came/{rank}", 1), range(size)
     end = time.monotonic() + timeout
     while True:
-        _check_policies(lasting, size, rank, policy)
+        _check_told(lasting, size, rank, told)
         counts = [lasting.add(f"came/{each}", 0) for each in everybody]
         name = ".".join(map(str, counts))
         lasting.set(f"read/{rank}", name)
@@ -64,13 +71,27 @@ def begun_key(rank: int) -> str:
     return f"begun/{rank}"
 
 
-def _check_policies(lasting: Any, size: int, rank: int, policy: str) -> None:
-    for other in range(size):
-        if lasting.check([f"policy/{other}"]) and (theirs := lasting.get(f"policy/{other}").decode()) != policy:
+def _check_told(lasting: Any, size: int, rank: int, told: Mapping[str, str]) -> None:
+    for (name, ours), other in product(told.items(), range(size)):
+        key = f"{name}/{other}"
+        if lasting.check([key]) and (theirs := lasting.get(key).decode(errors="replace")) != ours:
+            time.sleep(0 if rank else SETTLING)  # the store may end with process 0: let the others look, too
             raise ValueError(
-                f"all processes must agree; --policy is {theirs!r} in process {other}, {policy!r} in process {rank}. "
-                "Start them all alike."
+                f"all processes must agree; {name} is {visible(theirs)!r} in process {other}, {ours!r} in process "
+                f"{rank}. Start them all alike."
             )
+
+
+@contextmanager
+def store_that_answers() -> Iterator[None]:
+    """Inside this block, a store that is gone is a ConnectionError that says so."""
+    try:
+        yield
+    except RuntimeError as error:  # of which torch's DistError is one
+        raise ConnectionError(
+            f"the store of the processes is gone: {first_line(error)}. The error of the process that kept it, process "
+            "0 or torchrun, may say more."
+        ) from None
 
 
 def connect(host: str, port: int, rank: int, size: int, timeout: float) -> Any:

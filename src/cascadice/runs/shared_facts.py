@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from cascadice.engine.networks import Network
 from cascadice.runs import store
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.folder import DATA, RUN_ID, determining, fingerprint, read_manifest
+from cascadice.runs.question import Question
 
 MAY_DIFFER = ("data_root", "mixing", "device", "strategy")  # settings in which processes may differ
 PROBES = 64  # initial parameters, and outputs, that are compared
@@ -59,6 +61,11 @@ def facts_of_settings(config: Config) -> Facts:
     """The settings that all processes must share, and the content of the mixing file."""
     settings = {name: value for name, value in to_json(config).items() if name not in MAY_DIFFER}
     return settings | _mixing(config)
+
+
+def facts_of_question(question: Question) -> Facts:
+    """What is asked about influence, field by field."""
+    return {f"the question's {name}": value for name, value in asdict(question).items()}
 
 
 def facts_of_run(folder: Path, config: Config) -> Facts:

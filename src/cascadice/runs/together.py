@@ -1,7 +1,7 @@
 """Checks and summaries for several processes that train one network together."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,17 @@ from cascadice.runs.journal import Journal
 from cascadice.runs.playing import Playable
 from cascadice.runs.processes import World, folder_name
 from cascadice.runs.round_metrics import RoundMetrics
-from cascadice.runs.shared_facts import MAY_DIFFER, facts_of_network, facts_of_settings, initial_probes, output_probes
+from cascadice.runs.shared_facts import (
+    MAY_DIFFER,
+    facts_of_network,
+    facts_of_question,
+    facts_of_settings,
+    initial_probes,
+    output_probes,
+)  # fmt: skip
 from cascadice.runs.summary import EvaluationResult, InfluenceSummary, ProcessResults, SampleScore, strongest_samples
 
+COMMAND = "the command"
 ROUNDED = 1e-3  # by which initial parameters and outputs may differ from machine to machine
 
 
@@ -47,8 +55,10 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
         )
     if (out / CONFIG).exists():
         raise ValueError(f"{out} is the folder of a run in one process. Choose another with --out.")
-    asked = {"--resume": resume, "--overwrite": overwrite, "the question": repr(question)}
-    world.agree(facts_of_settings(config) | asked | {"--tell-samples": world.tells_samples})
+    flags = {"--resume": resume, "--overwrite": overwrite, "--tell-samples": world.tells_samples}
+    world.agree(
+        {COMMAND: "run"} | facts_of_settings(config) | flags | (facts_of_question(question) if question else {})
+    )
     if config.nodes is not None:
         split(config.nodes, world.size)  # before anything is written; refuses more processes than participants
     for path in out.glob("rank-*") if world.rank == 0 and overwrite else ():
@@ -103,10 +113,10 @@ def places(world: World, run: files.Folder, out: files.Folder | None, name: str)
     return folder, folder / name if out is None else world.folder(out)
 
 
-def agree(world: World, question: Any, settings: Any, overwrite: bool) -> None:
-    """Check that all processes were asked the same question."""
-    settings = {name: value for name, value in (settings or {}).items() if name not in MAY_DIFFER}
-    asked = {"the question": repr(question), "--overwrite": overwrite, "--tell-samples": world.tells_samples}
+def agree(world: World, command: str, settings: Mapping[str, Any], overwrite: bool) -> None:
+    """Check that all processes were given the same command with the same settings."""
+    settings = {name: value for name, value in settings.items() if name not in MAY_DIFFER}
+    asked = {COMMAND: command, "--overwrite": overwrite, "--tell-samples": world.tells_samples}
     world.agree(asked | settings)
 
 

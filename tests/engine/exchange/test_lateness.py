@@ -135,7 +135,8 @@ def test_who_waits_for_long_says_so_once(mine):
 
 @pytest.mark.parametrize(("last", "waits"), [(6, 0.2), (5, 0.0), (7, 0.0)])
 def test_who_is_late_by_less_than_a_round_is_waited_for_a_little(last, waits):
-    post = SimpleNamespace(last_arrival=lambda peer: 0.0, last_step=lambda peer: last, gone=lambda peer: "")
+    post = Post(None, {}, lambda peer, data: None)
+    post.last_arrival, post.last_step, post.gone = lambda peer: 0.0, lambda peer: last, lambda peer: ""
     attendance = Attendance(post, patience=2.0, stops=False)
     assert attendance.until(1, [1, 2], 100.0, 7) == 102.0
     attendance.missing(1, "its parameters", MissingError("nothing came in time", late=True))

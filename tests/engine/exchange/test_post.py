@@ -1,15 +1,18 @@
 """What is kept of messages that nobody asked for is bounded, whatever a peer sends."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 from influence.cases import small
 
 from cascadice.engine.exchange.attendance import REASONS, Attendance
 from cascadice.engine.exchange.frames import ADJOINT, MODEL, Frame, FrameError, pack
 from cascadice.engine.exchange.messages import Messages
-from cascadice.engine.exchange.post import AHEAD, MissingError, Post, Received
+from cascadice.engine.exchange.post import AHEAD, FINISHED, MissingError, Post, Received
 from cascadice.engine.parts import part_of
 
 
@@ -72,6 +75,20 @@ def test_a_message_that_came_before_its_time_is_past_is_stale():
     assert post.refused["process 1 sent messages that were stale"] == 1
     with pytest.raises(MissingError, match="nothing came in time"):
         post.receive(1, MODEL, 2, end=0.0)
+
+
+def test_who_leaves_early_leaves_no_thread_that_waits():
+    """A thread that waits for a message as its process ends makes gloo abort the process."""
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as threads:
+        groups = list(threads.map(lambda rank: dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=20)), range(2)))
+    leaving, staying = (Post(group, {1 - rank: 64}, lambda peer, data: frame(0)) for rank, group in enumerate(groups))
+    assert leaving.meet(5.0)
+    assert staying.meet(5.0)
+    leaving.close(20.0)
+    assert not any(thread.is_alive() for thread in leaving._threads)
+    assert staying.gone(0) == FINISHED
+    staying.close()
 
 
 def test_reasons_are_told_apart_up_to_a_number():

@@ -24,6 +24,7 @@ from cascadice.engine.exchange.frames import GOODBYE, HEADER, STILL_WAITING, Fra
 
 OUTGOING = 4  # messages to a peer that does not read, before further ones wait or are dropped
 AHEAD = 4  # messages of a peer that are kept until they are asked for
+ANSWERING = 1.0  # seconds to find room for an answer to a goodbye
 TAG = 7
 ROOM = 2**20  # bytes by which a message may be too large at least, or by its whole size: beyond that, gloo aborts
 MARK = bytes([0x5A, 0xC3, 0x96, 0x0F] * 2)  # stands behind the largest message allowed
@@ -74,7 +75,7 @@ class _Peer:
         self.changed, self.connected = threading.Condition(), threading.Event()
         self.outgoing: Queue[Tensor | None] = Queue(OUTGOING)
         self.messages: dict[tuple[int, int], Received] = {}  # by kind and number, in the order of arrival
-        self.gone = ""
+        self.gone, self.said_goodbye = "", False
         self.last_arrival, self.last_step = float("-inf"), -1
         self.waits_in = -1  # the exchange in which it said that it waits for somebody
         self._spare: list[_Buffer] = []
@@ -228,20 +229,26 @@ class Post:
     def close(self, timeout: float = 5.0) -> None:
         """Let outgoing messages leave, say goodbye, and wait a little for the goodbyes of the others."""
         self._closing = True
-        goodbye, end = notice(GOODBYE), monotonic() + timeout
+        end = monotonic() + timeout
         for state in self._peers.values():
             with state.changed:
                 state.changed.notify_all()
             if not state.connected.is_set():
                 self._lose(state, "it never came")
-                continue
-            for message in (goodbye, None):
-                with suppress(Full):
-                    state.outgoing.put(message, timeout=max(0.0, end - monotonic()))
+            else:
+                self._say_goodbye(state, max(0.0, end - monotonic()))
         if hasattr(self._group, "close"):
             self._group.close()
         for thread in tuple(self._threads):
             thread.join(max(0.0, end - monotonic()))
+
+    def _say_goodbye(self, state: _Peer, timeout: float) -> None:
+        """Say it once, as the last message. A peer answers it: gloo aborts a process that ends while a thread waits."""
+        with state.changed:
+            said, state.said_goodbye = state.said_goodbye, True
+        for message in () if said else (notice(GOODBYE), None):
+            with suppress(Full):
+                state.outgoing.put(message, timeout=timeout)
 
     def _receives(self, peer: int) -> None:
         if not hasattr(self._group, "connect"):
@@ -260,7 +267,7 @@ class Post:
                 earlier, state.outgoing = state.outgoing, Queue(OUTGOING)
                 with suppress(Full):
                     earlier.put_nowait(None)
-            state.gone = ""
+            state.gone, state.said_goodbye = "", False
             state.messages.clear()
         state.connected.set()
         self._start(self._sends, peer, state.outgoing)
@@ -279,7 +286,8 @@ class Post:
                 self.refused[f"process {peer} sent {error}"] += 1
                 continue
             if kind == GOODBYE:
-                return self._lose(state, FINISHED)
+                self._lose(state, FINISHED)
+                return self._say_goodbye(state, ANSWERING)
             if kind == STILL_WAITING:
                 state.waits_in = step
             elif not buffer.overflowed:
