@@ -21,12 +21,11 @@ from cascadice.applications.writer import (
     Writer,
     comma_separated,
     open_writer,
-    plus_minus,
     run_in_processes,
 )
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.influence.tables import parts, read_note
-from cascadice.influence.uncertainty import Bounds
+from cascadice.influence.uncertainty import Bounds, decimals, plus_minus
 from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.flags import open_from
@@ -100,10 +99,11 @@ def _run(args: argparse.Namespace, world: World) -> None:
     results = _results(writer, observed, suggested, args)
     write_csv(suggested, writer.folder / MIXING)
     writer.write(results, SECTION)
+    digits = decimals(results["influence_given"][-1], results["influence_taken"][-1]) - 1
     rows = [
         [node, "" if group == ALONE else group, f"{helps} of {heard}", *sums, *others]
         for node, group, helps, heard, given, one, taken, two, *others in results["table"]["rows"]
-        for sums in [(plus_minus(given, one, 3), plus_minus(taken, two, 3))]
+        for sums in [(plus_minus(given, one, digits), plus_minus(taken, two, digits))]
     ]
     writer.print(SIGNS)
     writer.print_table(SHOWN, rows, right=4, wrap="advice", padding=2)
