@@ -13,7 +13,7 @@ from cascadice.applications.choose.balance import DISAGREE, Advice, advise
 from cascadice.applications.choose.charts import HALF_WIDTHS, charts, signed_table
 from cascadice.applications.choose.groups import ALONE, find_groups
 from cascadice.applications.choose.idea import Observed, observe, suggest_mixing
-from cascadice.applications.neighbours import LEAST, own_samples
+from cascadice.applications.neighbours import LEAST, own_samples, with_holdings
 from cascadice.applications.plain import Json
 from cascadice.applications.writer import (
     SIGN_RULE,
@@ -114,7 +114,10 @@ def _run(args: argparse.Namespace, world: World) -> None:
 def _observed(recording: Recording, heard: bool, world: World) -> Observed:
     """What the recorded rounds show. Each of several processes judges what it hears, then shares its scores."""
     network, rounds = recording.network, recording.load_rounds()
-    (evaluation, samples), every = own_samples(network, None, world), -(-len(recording.round_numbers) // TIMES)
+    (evaluation, samples), every = (
+        own_samples(with_holdings(recording), None, world),
+        -(-len(recording.round_numbers) // TIMES),
+    )
     options: dict[str, Any] = {"samples": samples, "every": every}
     if heard or not world.alone:  # network.mixing has the rows of all processes
         W = network.mixing if network.members else lambda t: store.load_draw(recording.folder, t).W
