@@ -184,6 +184,15 @@ def test_who_helped_the_final_models_stands_above_the_network(chromium, shown, t
     assert chromium.errors == []
 
 
+def test_a_single_evaluation_is_a_point(tab):
+    tab.js("window.fresh = JSON.parse(document.getElementById('data').textContent)")
+    tab.js("for (const key of ['rounds', 'mean']) fresh.training['test loss'][key] = [7]")
+    tab.js("fresh.training.accuracy.rounds = [7]; fresh.training.accuracy.mean = [0.5]; cascadice.render(fresh)")
+    modes = tab.js("['loss', 'accuracy'].map(id => document.getElementById(id).data.at(-1).mode)")
+    assert modes == ["markers", "markers"]
+    assert tab.js("document.getElementById('accuracy').layout.xaxis.range")[0] <= 0  # no rounds 6.5 and 7.5
+
+
 def test_losses_that_are_not_known_have_no_name_in_the_legend(tab):
     names = "document.getElementById('loss').data.map(trace => trace.name)"
     assert {"training batches", "test data"} <= set(tab.js(names))

@@ -114,10 +114,8 @@ def _run(args: argparse.Namespace, world: World) -> None:
 def _observed(recording: Recording, heard: bool, world: World) -> Observed:
     """What the recorded rounds show. Each of several processes judges what it hears, then shares its scores."""
     network, rounds = recording.network, recording.load_rounds()
-    (evaluation, samples), every = (
-        own_samples(with_holdings(recording), None, world),
-        -(-len(recording.round_numbers) // TIMES),
-    )
+    evaluation, samples = own_samples(with_holdings(recording), None, world)
+    every = -(-len(recording.round_numbers) // TIMES)
     options: dict[str, Any] = {"samples": samples, "every": every}
     if heard or not world.alone:  # network.mixing has the rows of all processes
         W = network.mixing if network.members else lambda t: store.load_draw(recording.folder, t).W
