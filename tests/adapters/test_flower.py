@@ -212,8 +212,10 @@ def test_refusals(one_thread):
         watched(optimizer=lambda parameters: torch.optim.Adam(parameters))
     with pytest.raises(ValueError, match="replaying the local work of participant 0 must give the same result"):
         watched(optimizer=sgd, momentum=0.9)
-    with pytest.raises(ValueError, match=r"after round 0, participant 0 must have Σ_j"):
-        watched(FedAvgM(fraction_evaluate=0.0, server_learning_rate=0.5), tells=False)
+    for helping in (False, True):
+        more = {"tells": helping, "optimizer": sgd if helping else None}
+        with pytest.raises(ValueError, match="the new model must be the weighted mean of the clients. models"):
+            watched(FedAvgM(fraction_evaluate=0.0, server_learning_rate=0.5), **more)
     fresh = flower.Watched(FedAvg(), model(), F.cross_entropy, Samples(*samples()))
     with pytest.raises(ValueError, match="no round has been watched yet"):
         fresh.watch.one_hop()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from cascadice.applications.charts import interval_text, saved_bounds
-from cascadice.applications.writer import Section, Writer, open_writer, plus_minus
+from cascadice.applications.writer import Section, Writer, open_writer
 from cascadice.console import Console
-from cascadice.influence.uncertainty import Bounds
+from cascadice.influence.uncertainty import Bounds, plus_minus
 
 
 @pytest.fixture
@@ -71,9 +71,13 @@ def test_results_are_not_replaced_unasked(tmp_path):
 
 def test_intervals_in_words():
     bounds = Bounds(np.array([-0.25, np.nan]), np.array([0.123456, np.nan]))
-    assert interval_text(bounds, 0) == "−0.2500 to 0.1235"
-    assert interval_text(bounds, 0, digits=2) == "−0.25 to 0.12"
+    assert interval_text(bounds, 0) == "−0.2500 to +0.1235"
+    assert interval_text(bounds, 0, digits=2) == "−0.25 to +0.12"
+    assert interval_text(Bounds(np.array([79.76]), np.array([82.59])), 0, digits=2) == "79.76 to 82.59"
     assert interval_text(bounds, 1) is None
     assert [plus_minus(*pair, 3) for pair in ((-0.0, 0.25), (1.5, float("nan")))] == ["+0.000 ± 0.250", "+1.500"]
+    assert plus_minus(0.00214, 0.00206) == "+0.00214 ± 0.00206"  # not +0.0021 ± 0.0021, which would not exclude 0
+    assert plus_minus(-0.0004, 0.0003, 3) == "-0.0004 ± 0.0003"
+    assert plus_minus(0.00206, 0.00214) == "+0.0021 ± 0.0021"
     assert saved_bounds([[-1, 2], [0, 3]]).high.tolist() == [2, 3]
     assert saved_bounds(None) is saved_bounds([[None, None]]) is None

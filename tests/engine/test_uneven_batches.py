@@ -8,11 +8,13 @@ from torch.nn.functional import pad
 
 import cascadice as cd
 from cascadice import influence
+from cascadice.applications.neighbours import with_holdings
 from cascadice.cli import main
 from cascadice.data.batches import padded
 from cascadice.engine import simulate
 from cascadice.engine.parts import part_of
 from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN_KINDS
+from cascadice.runs.recording import open_recording
 
 WORK = [  # the samples of everybody's steps, round by round
     [[[0, 1, 2, 3], [4, 5, 0, 1]], [[6, 7]], [[12, 13, 14]], [[18], [19, 20]]],
@@ -105,8 +107,12 @@ def test_a_run_with_uneven_batches_is_saved_and_answers_commands(tmp_path, capsy
     network = small(cd.models.mlp((6,), 3, hidden=(4,)), batches=FORMS["lists"], dtype="float32")
     folder = cd.save(network, simulate(network, len(WORK)), tmp_path / "run", model="mlp")
     assert main(["influence", str(folder), "--kind", "whole-run", "--samples"]) == 0
-    assert main(["report", str(folder)]) == 0
+    for command in (["detect"], ["choose"], ["reward", "--budget", "10"], ["forget", "--participant", "2"], ["report"]):
+        assert main([command[0], str(folder), *command[1:]]) == 0, command
     assert "participant 2" in capsys.readouterr().out
+    held = with_holdings(open_recording(folder)).partition  # everybody was given batches, and no part of the data
+    drawn = [sorted({sample for rows in WORK for batch in rows[k] for sample in batch}) for k in range(NODES)]
+    assert [own.tolist() for own in held] == drawn
 
 
 def test_a_round_of_a_function_is_checked_when_it_is_drawn():

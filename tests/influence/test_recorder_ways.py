@@ -27,6 +27,34 @@ def test_torchs_own_steps_are_replayed_and_differentiated(kind):
     assert_differentiated(Loop(small(), kind, lr=0.02).run(2, verify=2))
 
 
+@pytest.mark.parametrize("kind", [*OTHERS, torch.optim.Adam], ids=lambda kind: kind.__name__)
+def test_a_parameter_that_never_had_a_gradient_has_derivatives(kind):
+    loop = Loop(small(), kind, lr=0.02)
+    recorder, W = loop.recorder(verify=2), changing()(0)
+    for t in range(2):
+        with recorder.round(W) as step:
+            for k in range(NODES):
+                x, y = batch(loop, k, t)
+                x = x.clone()
+                x[..., 0] = 0  # as a pixel at the border of every image is
+                step(k, x, y, loop.local(k, x, y))
+            loop.gossip(W)
+    network, rounds, judged = recorder.network, recorder.rounds, evaluate_on(recorder.network)
+    swept = by_participant(rounds[0], reverse_gossip(network, rounds, judged))
+    torch.testing.assert_close(swept, first_order(network, rounds, judged).total, rtol=1e-5, atol=1e-12)
+    assert whole_run(network, rounds, judged).by_round.isfinite().all()
+
+
+def test_a_derivative_that_is_no_number_is_refused():
+    rough = cd.optimizers.Optimizer(
+        init=lambda theta: {},
+        update=lambda gradient, state, theta, lr: (-lr[..., None] * (gradient + (0 * gradient).sqrt()), state),
+    )
+    network = small(optimizer=rough, lr=0.1)
+    with pytest.raises(ValueError, match=r"of participant 0's update in round 1 it is nan\. The model,"):
+        whole_run(network, 3, evaluate_on(network))
+
+
 GROUPS = {
     "sgd": (torch.optim.SGD, {}, {"weight_decay": 0.1}),
     "momentum": (torch.optim.SGD, {"momentum": 0.9}, {"lr": 0.01, "momentum": 0.0}),

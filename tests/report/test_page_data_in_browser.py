@@ -28,11 +28,22 @@ def test_newer_data_keep_the_selection(tab):
 
 def test_numbers_of_a_column_have_the_same_decimals(tab):
     tab.js("window.fresh = JSON.parse(document.getElementById('data').textContent)")
-    rows = [[12, 81.14, -1, 0.16861], [3, 0, 2, -0.00001], [7, 9.5, 0, None]]
-    tab.js(f"Object.assign(fresh.sections[0], {{columns: ['who', 'a', 'b', 'c'], rows: {json.dumps(rows)}}})")
+    rows = [[12, 81.14, -1, 0.16861, 0.01362], [3, 0, 2, -0.00001, 0.05], [7, 9.5, 0, None, None]]
+    tab.js(f"Object.assign(fresh.sections[0], {{columns: ['who', 'a', 'b', 'c', '± c'], rows: {json.dumps(rows)}}})")
     tab.js("cascadice.render(fresh)")
     found = tab.js("[...document.querySelectorAll('#sections section:first-child td')].map(c => c.textContent)")
-    assert found == ["12", "81.14", "−1", "0.1686", "3", "0.00", "2", "0.0000", "7", "9.50", "0", "–"]
+    numbers = [["81.14", "−1", "+0.1686", "0.0136"], ["0.00", "2", "0.0000", "0.0500"], ["9.50", "0", "–", "–"]]
+    assert found == ["12", *numbers[0], "3", *numbers[1], "7", *numbers[2]]
+
+
+def test_an_interval_that_excludes_0_is_seen_to(tab):
+    tab.js("window.fresh = JSON.parse(document.getElementById('data').textContent)")
+    pairs = [(0.00214, 0.00206), (-0.021201, 0.021199), (0.00206, 0.00214), (-0.1686, 0.0038)]
+    given = [{"value": value, "half": half} for value, half in pairs]
+    tab.js(f"fresh.samples.harmed = {json.dumps(given)}.map(one => ({{...fresh.samples.harmed[0], ...one}}))")
+    tab.js("cascadice.render(fresh)")
+    shown = tab.js("[...document.querySelectorAll('#samples-harmed b')].map(b => b.textContent)")
+    assert shown == ["+0.00214 ± 0.00206", "−0.021201 ± 0.021199", "+0.0021 ± 0.0021", "−0.1686 ± 0.0038"]
 
 
 def test_receivers_that_are_not_drawn_count(tab):
@@ -150,6 +161,8 @@ def test_it_fits_the_screen(chromium, shown, artefacts, name, width, height, the
     inside = "(b => b.left >= 0 && b.right <= innerWidth)"
     value = "document.querySelector('#rows td:last-child').getBoundingClientRect()"
     assert chromium.js(f"{inside}({value})"), "the number of a row is in sight"
+    source = value.replace("td:last-child", "td[data-column=source]")
+    assert chromium.js(f"{source}.right <= {value}.left"), "and whose it is"
     chromium.js("window.scrollTo(0, 0)")
     chromium.screenshot(artefacts / f"{name}.png")
     assert (artefacts / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -169,6 +182,15 @@ def test_who_helped_the_final_models_stands_above_the_network(chromium, shown, t
     assert "helped the final models most" in chromium.text("#findings")
     assert chromium.js("document.querySelectorAll('#result-contributions tbody tr').length") == 6
     assert chromium.errors == []
+
+
+def test_a_single_evaluation_is_a_point(tab):
+    tab.js("window.fresh = JSON.parse(document.getElementById('data').textContent)")
+    tab.js("for (const key of ['rounds', 'mean']) fresh.training['test loss'][key] = [7]")
+    tab.js("fresh.training.accuracy.rounds = [7]; fresh.training.accuracy.mean = [0.5]; cascadice.render(fresh)")
+    modes = tab.js("['loss', 'accuracy'].map(id => document.getElementById(id).data.at(-1).mode)")
+    assert modes == ["markers", "markers"]
+    assert tab.js("document.getElementById('accuracy').layout.xaxis.range")[0] <= 0  # no rounds 6.5 and 7.5
 
 
 def test_losses_that_are_not_known_have_no_name_in_the_legend(tab):

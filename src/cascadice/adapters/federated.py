@@ -21,7 +21,6 @@ from cascadice.data.samples import WATCHED
 from cascadice.engine import Draw, Evaluation, Network, Recorder, Round, evaluate_on
 from cascadice.engine.learner import Participants, flatten, learner
 from cascadice.engine.torch_optim import group_places, pure_version, settings
-from cascadice.engine.verification import check_gossip
 from cascadice.influence import by_participant, truth
 from cascadice.influence.shares import mean_adjoint
 from cascadice.losses import Loss
@@ -131,6 +130,7 @@ class Watch:
                 known = f"from 0 to {len(weights) - 1}"
                 raise ValueError(f"clients must have different numbers {known}; found {[r.client for r in replies]}.")
             weights[reply.client] = reply.weight
+        _check_mean(replies, model)
         W = (weights / weights.sum()).expand(len(weights), -1).clone()
         if self._recorder is None:
             self._keep_fixed(W, replies, model)
@@ -164,7 +164,6 @@ class Watch:
         before, half, after = (stage._replace(state=updates) for stage in (before, half, self._carried()))
         losses = half.theta.new_full((len(W),), torch.nan)
         round_ = Round(Draw(len(self._fixed), batch, W, 1.0), before, half, after, losses)
-        check_gossip(round_)
         self._fixed.append(round_)
 
     @property
@@ -201,6 +200,22 @@ class Watch:
         rows = [Participants(flatten(each), {}, own) for each, own in zip(self._models, buffers, strict=True)]
         participants: Participants = stacked(rows)
         return participants
+
+
+def _check_mean(replies: Sequence[Reply], model: dict[str, Tensor]) -> None:
+    """Refuse a server that does more than average, up to rounding."""
+    total = sum(reply.weight for reply in replies)
+    for name, value in model.items():
+        if not value.is_floating_point():
+            continue
+        sent = torch.stack([reply.model[name].double() for reply in replies])
+        weights = torch.tensor([reply.weight / total for reply in replies], dtype=torch.float64)
+        gap = (value.double() - torch.tensordot(weights, sent, 1)).abs()
+        if not bool((gap <= 100 * torch.finfo(value.dtype).eps * sent.abs().amax()).all()):
+            raise ValueError(
+                f"the new model must be the weighted mean of the clients' models, as in FedAvg; its {name} is off by "
+                f"{float(gap.max()):.3g}. A server that does more, such as FedAdam or FedAvgM, cannot be watched."
+            )
 
 
 def _check_stateless(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

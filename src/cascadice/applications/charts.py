@@ -133,5 +133,5 @@ def saved_bounds(intervals: Any) -> Bounds | None:
 def interval_text(bounds: Bounds, node: int, digits: int | None = None) -> str | None:
     """The interval of a participant's total, for a table; None if there is none."""
     low, high = float(bounds.low[node]), float(bounds.high[node])
-    digits = decimals(*bounds) if digits is None else digits
-    return f"{low:.{digits}f} to {high:.{digits}f}".replace("-", "−") if low == low else None
+    form = f"{'+' * bool((bounds.low < 0).any())}.{decimals(*bounds) if digits is None else digits}f"
+    return f"{low:{form}} to {high:{form}}".replace("-", "−") if low == low else None

@@ -1,21 +1,33 @@
 """The updates that participants receive, and the own samples by which they judge them; for `detect` and `choose`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from cascadice.data.batches import used
 from cascadice.engine import Evaluation, Network, Participants, Round, evaluate_on
 from cascadice.engine.exchange.geometry import inner_products, neighbours
 from cascadice.engine.operator import Exchange
 from cascadice.influence.proximity import Proximity, own_data, placed, proximity_of
+from cascadice.runs import store
 from cascadice.runs.processes import ONE_PROCESS, World
+from cascadice.runs.recording import Recording
 
 SAMPLES = 128  # to evaluate on in a round, if participants hold as many
 LEAST = 3  # neighbours; of two that differ, nobody can tell which is the odd one out
+
+
+def with_holdings(recording: Recording) -> Network:
+    """The recorded network; if it was given batches, everybody holds what it used in the recorded rounds."""
+    network, folder = recording.network, recording.folder
+    if network.partition is not None:
+        return network
+    batches = [store.load_draw(folder, t).batch for t in recording.round_numbers]
+    return replace(network, partition=used(batches))
 
 
 def own_samples(network: Network, asked: int | None = None, world: World = ONE_PROCESS) -> tuple[Evaluation, int]:

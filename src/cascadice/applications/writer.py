@@ -166,11 +166,6 @@ def open_writer(args: argparse.Namespace, recording: Recording, command: str, *m
     return Writer(command, recording, folder, written, Console(quiet=args.quiet))
 
 
-def plus_minus(value: float, half: float | None, digits: int) -> str:
-    """A number ± half of its 95 % interval, for the console; without ± if there is no interval."""
-    return f"{value + 0.0:+.{digits}f}" + (f" ± {half:.{digits}f}" if half is not None and half == half else "")
-
-
 def comma_separated(nodes: Iterable[int]) -> str:
     """Numbers of participants in a sentence: 1, 2, 5."""
     return ", ".join(map(str, nodes))

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from cascadice import optimizers as pure_optimizers
 from cascadice import topology
 from cascadice.data import DataSet, Samples
-from cascadice.data.batches import PADDING, padded
+from cascadice.data.batches import PADDING, padded, used
 from cascadice.data.inputs import stacked
 from cascadice.data.samples import WATCHED
 from cascadice.engine.assembly import completed, weights
@@ -127,8 +127,7 @@ class Recorder:
                 "no round in which somebody trained has been watched. Train inside `with recorder.round(W) as step:`."
             )
         made = self._network_of({round_.t: round_.draw for round_ in self._rounds})
-        used = (torch.cat([round_.draw.batch[k].flatten() for round_ in self._rounds]) for k in range(made.nodes))
-        return replace(made, partition=[torch.unique(numbers[numbers >= 0]) for numbers in used])
+        return replace(made, partition=used([round_.draw.batch for round_ in self._rounds]))
 
     @contextmanager
     def round(self, W: Any) -> Iterator[Callable[..., None]]:

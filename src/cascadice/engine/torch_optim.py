@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from cascadice import optimizers
 from cascadice.data.inputs import stacked
@@ -232,6 +233,15 @@ def _layout(model: nn.Module) -> list[tuple[Any, ...]]:
     return [(name, value.shape, value.dtype, value.device, value.requires_grad) for name, value in named]
 
 
+class _DifferentiableRoots(TorchFunctionMode):
+    """Square roots of 0, as of gradients that were always 0, have the derivative 0 instead of infinity times 0."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.sqrt, Tensor.sqrt, Tensor.sqrt_):
+            args = (args[0] + torch.finfo(args[0].dtype).tiny,)
+        return func(*args, **(kwargs or {}))
+
+
 def torch_step(kind: Any, options: dict[str, Any]) -> Optimizer:
     """The step that torch.optim's `kind` makes with these options, computed by torch's differentiable implementation.
 
@@ -266,7 +276,8 @@ def torch_step(kind: Any, options: dict[str, Any]) -> Optimizer:
         parameter = theta.clone()
         made = optimizer(parameter, gradient, lr.to(theta.dtype))
         made.state[parameter] = {name: value.clone() for name, value in state.items()}
-        made.step()
+        with _DifferentiableRoots():
+            made.step()
         return parameter - theta, {name: made.state[parameter][name] for name in state}
 
     return Optimizer(init, update)

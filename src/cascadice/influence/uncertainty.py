@@ -25,6 +25,7 @@ from cascadice.influence.noise import noise
 
 Array = np.ndarray
 NORMAL = 1.96  # standard deviations from the mean of a normal distribution to the ends of its 95 % interval
+MOST_DECIMALS = 12  # that are printed
 FEW = (12.706, 4.303, 3.182, 2.776)  # Student's t at 97.5 %, of 1 to 4 degrees of freedom
 
 
@@ -157,3 +158,28 @@ def decimals(*values: Any) -> int:
     sizes = np.abs(np.concatenate([np.ravel(np.asarray(each, dtype=float)) for each in values]))
     largest = sizes[np.isfinite(sizes)].max(initial=0.0)
     return max(4, 2 - math.floor(math.log10(largest))) if largest > 0 else 4
+
+
+def plus_minus(value: float, half: float | None, digits: int | None = None) -> str:
+    """A number ± half of its 95 % interval in words, without ± if there is no interval.
+
+    Args:
+        value: The number.
+        half: Half of the interval; None or NaN if there is none.
+        digits: How many decimals to print at least; by default as many as show two digits of `half`.
+
+    Returns:
+        The text. Where the interval excludes 0, both have enough decimals to show it.
+
+    Example:
+        >>> plus_minus(-0.1686, 0.0038), plus_minus(0.00214, 0.00206), plus_minus(0.5, None)
+        ('-0.1686 ± 0.0038', '+0.00214 ± 0.00206', '+0.5')
+    """
+    if half is None or not math.isfinite(half):
+        return f"{value + 0.0:+.3g}" if digits is None else f"{value + 0.0:+.{digits}f}"
+    if digits is None and (half < 1e-4 or half >= 1e6):
+        return f"{value:+.3g} ± {half:.2g}"
+    shown = max(0, 1 - math.floor(math.log10(half))) if digits is None else digits
+    while abs(value) > half and shown < MOST_DECIMALS and f"{abs(value):.{shown}f}" == f"{half:.{shown}f}":
+        shown += 1
+    return f"{value + 0.0:+.{shown}f} ± {half:.{shown}f}"

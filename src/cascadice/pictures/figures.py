@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cascadice.influence.agreement import Agreement
 from cascadice.influence.agreement import agreement as agreement_of
 from cascadice.influence.cascade import Cascade
-from cascadice.influence.uncertainty import Bounds, bounds_of_totals, decimals, signs
+from cascadice.influence.uncertainty import Bounds, bounds_of_totals, decimals, plus_minus, signs
 from cascadice.pictures.panels import NAMED_UP_TO, plot_matrix
 from cascadice.pictures.topology import plot_network
 from cascadice.topology import links
@@ -169,8 +169,7 @@ def network(W: Any, influence: Any = None, *, ax: Any = None) -> Any:
 
 def _intervals(totals: Numbers, bounds: Bounds) -> list[str]:
     digits = decimals(totals)
-    pairs = zip(totals, bounds.high - totals, strict=True)
-    return [f"{total:+.{digits}f} ± {half:.{digits}f}" for total, half in pairs]
+    return [plus_minus(*pair, digits) for pair in zip(totals, bounds.high - totals, strict=True)]
 
 
 def decay(by_hop: Mapping[str, Any], *, colours: Mapping[str, str] | None = None, ax: Any = None) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from cascadice.console import Console, say
-from cascadice.influence.uncertainty import decimals
+from cascadice.influence.uncertainty import decimals, plus_minus
 from cascadice.influence.whole_run_shares import POINTS
 from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, SampleScore, clear_samples, sides
 
@@ -209,9 +209,9 @@ def _sample_rows(
     sides: Mapping[str, Sequence[SampleScore]], summary: InfluenceSummary, classes: Sequence[str],
     labels: Mapping[int, int] | None,
 ) -> Iterator[tuple[str, ...]]:  # fmt: skip
-    form = f".{decimals([one.value for side in sides.values() for one in side[:MOST]])}f"
+    digits = decimals([one.value for side in sides.values() for one in side[:MOST]])
     for verb, side in sides.items():
         for one in side[:MOST]:
             label = "" if labels is None or not classes else classes[int(labels[one.sample])]
-            value = f"{one.value:+{form}}" + (f" ± {one.high - one.value:{form}}" if one.uses > 1 else "")
+            value = plus_minus(one.value, one.high - one.value if one.uses > 1 else None, digits)
             yield f"{verb}  {with_faults(one.node, summary)}", str(one.sample), label, str(one.uses), value

@@ -140,7 +140,7 @@ def test_contributions_that_do_not_add_up_are_called_so_or_refused(reward, tmp_p
     monkeypatch.setattr("cascadice.runs.sweeps.share_out", off_by(0.5))
     code, out, err = reward()
     assert (code, err) == (0, "")
-    wrong = "off (50.0%). That is a large part of it: payments may change with more points, in a new ledger: "
+    wrong = "off (50.0 %). That is a large part of it: payments may change with more points, in a new ledger: "
     assert f"{wrong}--points 6 --ledger DIR --overwrite." in out
     content = read_ledger(tmp_path / "ledger")
     enter(tmp_path / "ledger", content.note, [Entry(0, torch.full((4,), 9.0))])  # as an earlier version may have
@@ -389,6 +389,6 @@ def test_a_ledger_is_not_started_among_other_files(reward, recorded, tmp_path):
 
 def test_more_points_are_advised_only_where_there_is_a_gap_to_close():
     assert gap_in_words(2.0, 1.0, 0.05).endswith(
-        "0.0500 off (5.0%). With smooth activations, more --points close that gap."
+        "0.0500 off (5.0 %). With smooth activations, more --points close that gap."
     )
-    assert gap_in_words(2.0, 1.0, 0.0001).endswith("Contributions sum to -0.9999, which is 0.0001 off (0.0%).")
+    assert gap_in_words(2.0, 1.0, 0.0001).endswith("Contributions sum to -0.9999, which is 0.0001 off (0.0 %).")

@@ -16,12 +16,11 @@ from cascadice.applications.writer import (
     comma_separated,
     concatenate,
     open_writer,
-    plus_minus,
     resumable,
     run_in_processes,
 )
 from cascadice.engine.parts import numbered
-from cascadice.influence.uncertainty import bounds_of_totals, signs
+from cascadice.influence.uncertainty import bounds_of_totals, plus_minus, signs
 from cascadice.runs import together
 from cascadice.runs.flags import open_from
 from cascadice.runs.playing import playable
@@ -82,7 +81,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
     merged = writer.write(results, SECTION, world)
     remove_sweeps(writer.folder)
     rows = [
-        [node, plus_minus(influence, half, 4), f"{part:.1%}", *more]
+        [node, plus_minus(influence, half, 4), f"{100 * part:.1f} %", *more]
         for node, influence, half, part, *more in merged["table"]["rows"]
     ]
     writer.print(SIGNS)
@@ -133,7 +132,9 @@ def _sentences(results: Json) -> list[str]:
     kept, unclear, gone = (
         [row[0] for row in rows if row[4] == advice and row[0] != on] for advice in ("keep", "unclear", "let go")
     )
-    own = [f"Its own data accounts for {row[3]:.1%} of what it gained by training." for row in rows if row[0] == on]
+    own = [
+        f"Its own data accounts for {100 * row[3]:.1f} % of what it gained by training." for row in rows if row[0] == on
+    ]
     return [
         *([f"This is about {numbered(members)}."] if 0 < len(members) < results["nodes"] else []),
         *([f"Clearly helped {whose}, the largest share first: {comma_separated(kept)}.{OVERLAP}"] if kept else []),

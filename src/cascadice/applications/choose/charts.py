@@ -21,6 +21,7 @@ from cascadice.applications.charts import (
 from cascadice.applications.choose.groups import ALONE
 from cascadice.applications.plain import Json, short
 
+CROWDED = 0.08  # of an axis: points closer than this have no room for their numbers
 LOWERED = "lowered the loss by"
 AS_INFLUENCE = {"gave": "gave", "took": "took", LOWERED: "changed the loss by"}
 """Columns that older versions wrote with the opposite sign, as how much the loss fell, and their names today."""
@@ -91,21 +92,30 @@ def _groups(results: Json) -> Json:
                  shapes=[across(place, bool(upright), "--ink", "solid") for place, upright in borders])  # fmt: skip
 
 
+def _numbers_beside(gave: np.ndarray, took: np.ndarray) -> list[str]:
+    """The number of each participant; none where it would lie over another's."""
+    near = np.ones((len(gave), len(gave)), dtype=bool)
+    for values in (gave, took):
+        near &= np.abs(values[:, None] - values) < CROWDED * max(float(np.ptp(values)), 1e-300)
+    return [str(k) if near[k].sum() == 1 else "" for k in range(len(gave))]
+
+
 def _exchange(gave: np.ndarray, took: np.ndarray, expelled: list[bool], halves: Json) -> Json:
     ends = [float(min(gave.min(), took.min())), float(max(gave.max(), took.max()))]
     even = {"x": short(ends), "y": short(ends), "mode": "lines", "line": {"color": "--grey", "dash": "dot", "width": 1}}
     points = {
-        "x": short(took), "y": short(gave), "mode": "markers+text", "text": [str(k) for k in range(len(gave))],
-        "textposition": "top center",
+        "x": short(took), "y": short(gave), "mode": "markers+text", "text": _numbers_beside(gave, took),
+        "textposition": "top center", "customdata": list(range(len(gave))),
         "marker": {"size": 9, "color": ["--harmed" if bad else "--helped" for bad in expelled]},
-        "hovertemplate": "participant %{text}: gave %{y:.4g}, took %{x:.4g}<extra></extra>",
+        "hovertemplate": "participant %{customdata}: gave %{y:.4g}, took %{x:.4g}<extra></extra>",
     }  # fmt: skip
     for error, name in (("error_x", "influence_taken"), ("error_y", "influence_given")):
         if None not in (half := halves.get(name, [None])):
             points[error] = {"array": short(half), "color": "--grey", "thickness": 1, "width": 0}
     return chart(
         "Who gives, who takes", [{**even, "hoverinfo": "skip"}, points], "What each participant gave and took.",
-        "Below the dotted line: gives more than it takes. Orange: advised to be expelled. Lines are 95 % intervals.",
+        "Below the dotted line: gives more than it takes. Orange: advised to be expelled. Lines are 95 % intervals."
+        + " Where points crowd, their numbers are in the table." * ("" in points["text"]),
         showlegend=False,
         xaxis=axis(f"took: own {LOSS}"), yaxis=axis(f"gave: neighbours' {LOSS}"),
     )  # fmt: skip

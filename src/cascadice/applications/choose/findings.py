@@ -13,7 +13,7 @@ from cascadice.applications.choose.balance import DISAGREE, Advice, advise
 from cascadice.applications.choose.charts import HALF_WIDTHS, charts, signed_table
 from cascadice.applications.choose.groups import ALONE, find_groups
 from cascadice.applications.choose.idea import Observed, observe, suggest_mixing
-from cascadice.applications.neighbours import LEAST, own_samples
+from cascadice.applications.neighbours import LEAST, own_samples, with_holdings
 from cascadice.applications.plain import Json
 from cascadice.applications.writer import (
     SIGN_RULE,
@@ -21,12 +21,11 @@ from cascadice.applications.writer import (
     Writer,
     comma_separated,
     open_writer,
-    plus_minus,
     run_in_processes,
 )
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.influence.tables import parts, read_note
-from cascadice.influence.uncertainty import Bounds
+from cascadice.influence.uncertainty import Bounds, decimals, plus_minus
 from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.flags import open_from
@@ -100,10 +99,11 @@ def _run(args: argparse.Namespace, world: World) -> None:
     results = _results(writer, observed, suggested, args)
     write_csv(suggested, writer.folder / MIXING)
     writer.write(results, SECTION)
+    digits = decimals(results["influence_given"][-1], results["influence_taken"][-1]) - 1
     rows = [
         [node, "" if group == ALONE else group, f"{helps} of {heard}", *sums, *others]
         for node, group, helps, heard, given, one, taken, two, *others in results["table"]["rows"]
-        for sums in [(plus_minus(given, one, 3), plus_minus(taken, two, 3))]
+        for sums in [(plus_minus(given, one, digits), plus_minus(taken, two, digits))]
     ]
     writer.print(SIGNS)
     writer.print_table(SHOWN, rows, right=4, wrap="advice", padding=2)
@@ -114,7 +114,8 @@ def _run(args: argparse.Namespace, world: World) -> None:
 def _observed(recording: Recording, heard: bool, world: World) -> Observed:
     """What the recorded rounds show. Each of several processes judges what it hears, then shares its scores."""
     network, rounds = recording.network, recording.load_rounds()
-    (evaluation, samples), every = own_samples(network, None, world), -(-len(recording.round_numbers) // TIMES)
+    evaluation, samples = own_samples(with_holdings(recording), None, world)
+    every = -(-len(recording.round_numbers) // TIMES)
     options: dict[str, Any] = {"samples": samples, "every": every}
     if heard or not world.alone:  # network.mixing has the rows of all processes
         W = network.mixing if network.members else lambda t: store.load_draw(recording.folder, t).W

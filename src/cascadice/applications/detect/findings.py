@@ -15,7 +15,7 @@ from cascadice.applications.detect.charts import charts
 from cascadice.applications.detect.evidence import ALLOWANCE
 from cascadice.applications.detect.idea import MAJORITY, Verdict, check_options, detect, votes
 from cascadice.applications.detect.signals import SIGNALS
-from cascadice.applications.neighbours import own_samples, receive
+from cascadice.applications.neighbours import own_samples, receive, with_holdings
 from cascadice.applications.plain import Json, plain
 from cascadice.applications.writer import (
     Section,
@@ -105,7 +105,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
         args.allowance = ALLOWANCE  # no process sees the spread over all receivers
     recording = open_from(args, world)
     network = recording.network
-    evaluation, samples = own_samples(network, args.samples, world)
+    evaluation, samples = own_samples(with_holdings(recording), args.samples, world)
     writer = open_writer(args, recording, "detect")
     options = {name: getattr(args, name) for name in ("rate", "allowance", "memory", "unlike")} | {"samples": samples}
     rounds = recording.load_rounds()

@@ -17,12 +17,12 @@ def charts(results: Json) -> list[Json]:
     moved = {"type": "bar", "x": list(range(len(change))), "y": short(change), "marker": {"color": colours}}
     moved["hovertemplate"] = "participant %{x}: %{y:.4g}<extra></extra>"
     how, left = results.get("how", {}).get("level"), results.get("distance")
-    note = "Yellow: whose data were forgotten. " * bool(forgotten) + f"Level: {how}" * bool(how)
-    note += f"; distance left: {left:.3f}." if left is not None else "." * bool(how)
+    note = "From the trained models. " + "Yellow: whose data were forgotten. " * bool(forgotten)
+    note += f"Method: {how}. " * bool(how) + (f"Distance left: {left:.3f}." if left is not None else "")
     known = "0.5 = forgotten samples cannot be told from unseen ones."
     return [
-        chart("How far each model moved", [moved], "Change of each model.", note, xaxis=who,
-              yaxis=axis("|change of θ|")),
+        chart("How far each model moved", [moved], "Change of each model.", note.rstrip(), xaxis=who,
+              yaxis=axis("distance between parameters")),
         chart("Test loss", _traces(results, "loss"), "Test loss of each model.", xaxis=who, yaxis=axis("test loss")),
         chart("Membership AUC", _traces(results, "membership"), "Membership AUC of each model.", known, xaxis=who,
               yaxis=axis("AUC"), shapes=[across(0.5)]),

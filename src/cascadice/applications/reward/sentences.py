@@ -18,7 +18,7 @@ NEGLIGIBLE = 0.01  # gaps below this fraction of the change need no advice
 def gap_in_words(untrained: float, trained: float, gap: float, points: int = POINTS) -> str:
     """What training did to the loss, and by how much contributions miss it."""
     change = trained - untrained
-    off = f"{abs(gap):.4f} off" + (f" ({abs(gap / change):.1%})" if change else "")
+    off = f"{abs(gap):.4f} off" + (f" ({100 * abs(gap / change):.1f} %)" if change else "")
     sums = (
         f"Training took the mean loss of the final models from {untrained:.4f} to {trained:.4f}. Contributions sum to "
         f"{change + gap:+.4f}, which is {off}. "

@@ -34,6 +34,8 @@ const KIND_SYMBOLS = ["circle", "circle", "diamond", "square", "cross"];
 const kindPlace = (kind) => Math.max(0, data.influence.kinds.indexOf(kind));
 const kindColour = (kind) => colour(KIND_COLOURS[kindPlace(kind) % KIND_COLOURS.length]);
 
+const modeOf = (line) => (line.rounds.length === 1 ? "markers" : "lines"); // a line of one point would not be seen
+
 function curve(line, tone, label) {
   const traces = [];
   for (const [node, values] of (line.each ?? []).entries()) {
@@ -43,8 +45,7 @@ function curve(line, tone, label) {
     const band = { x: line.rounds, mode: "lines", line: { width: 0 }, showlegend: false, hoverinfo: "skip" };
     traces.push({ ...band, y: line.least }, { ...band, y: line.greatest, fill: "tonexty", fillcolor: `${colour(tone)}33` });
   }
-  const mode = line.rounds.length === 1 ? "markers" : "lines";
-  traces.push({ x: line.rounds, y: line.mean, mode, line: { color: colour(tone), width: 2.6 }, name: label, hovertemplate: `mean %{y:.3f}, round %{x}<extra>${label}</extra>` });
+  traces.push({ x: line.rounds, y: line.mean, mode: modeOf(line), line: { color: colour(tone), width: 2.6 }, name: label, hovertemplate: `mean %{y:.3f}, round %{x}<extra>${label}</extra>` });
   return traces;
 }
 
@@ -55,14 +56,14 @@ function trainingCurves() {
   const lines = data.nodes <= 64 ? "Thin lines are participants, thick lines their mean." : "Bands span the lowest to the highest participant.";
   const distance = " Consensus distance: how far the participants’ parameters are from their mean (root mean square); 0 = all the same.";
   say("training-text", lines + (curves.consensus ? distance : "") + (curves.thinned ? " Some rounds are left out of the curves." : ""));
-  const round = { title: { text: "round" } };
+  const round = { title: { text: "round" }, rangemode: "tozero" };
   show("accuracy-card", curves.accuracy !== null);
   if (curves.accuracy) {
     const mean = curves.accuracy.mean;
     chart("accuracy", curve(curves.accuracy, "one", "accuracy"), { xaxis: round, yaxis: { range: [0, 1.02], title: { text: "share classified correctly" } }, showlegend: false }, `Mean test accuracy by round; ${number(mean[mean.length - 1])} at the end.`);
   }
   const test = curves["test loss"];
-  const means = test ? [{ x: test.rounds, y: test.mean, mode: "lines", line: { color: colour("two"), width: 2.6, dash: "dash" }, name: "test data", hovertemplate: "test %{y:.3f}, round %{x}<extra></extra>" }] : [];
+  const means = test ? [{ x: test.rounds, y: test.mean, mode: modeOf(test), line: { color: colour("two"), width: 2.6, dash: "dash" }, name: "test data", hovertemplate: "test %{y:.3f}, round %{x}<extra></extra>" }] : [];
   const trained = curves.loss.mean.some((value) => value !== null) ? curve(curves.loss, "harmed", "training batches") : []; // a recorder knows none
   chart("loss", [...trained, ...means], { xaxis: round, yaxis: { rangemode: "tozero" } }, "Mean training and test loss by round.");
   show("consensus-card", curves.consensus !== null);

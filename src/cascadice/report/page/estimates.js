@@ -35,10 +35,11 @@ const nothing = { value: 0, half: null };
 const unknown = { value: 0, half: null, unknown: true };
 const verdict = ({ value, half, unknown }) => (unknown ? "unknown" : value === 0 ? "neither" : half !== null && Math.abs(value) <= half ? "unclear" : value < 0 ? "helped" : "harmed");
 const VERDICTS = { helped: "helped", harmed: "harmed", unclear: "within noise", neither: "no influence", unknown: "known to its own process" };
-// Both with the decimals that show two digits of the half width: more of them would be noise.
+// Both with the decimals that show two digits of the half width, more of them would be noise; and that 0 is excluded, where it is.
 function interval({ value, half }) {
   if (!half) return signed(value);
-  const decimals = Math.min(100, Math.max(0, 1 - Math.floor(Math.log10(half))));
+  let decimals = Math.min(100, Math.max(0, 1 - Math.floor(Math.log10(half))));
+  while (Math.abs(value) > half && decimals < 12 && Math.abs(value).toFixed(decimals) === half.toFixed(decimals)) decimals++;
   const text = half >= 1e-4 && half < 1e6 ? [value.toFixed(decimals), half.toFixed(decimals)] : [number(value), number(half, 2)];
   return `${value > 0 ? "+" : ""}${text.join(" ± ")}`.replaceAll("-", "−");
 }

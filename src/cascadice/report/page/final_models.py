@@ -15,12 +15,13 @@ from cascadice.runs.scores import VERDICTS
 from cascadice.runs.sweeps import SHARES
 from cascadice.runs.words import headline
 
-LEAD = (
-    "What the test loss of the final models owes to each participant's data, over all rounds together. Shares divide "
-    "what training changed among the participants. Whole-run influence at a weight is a derivative: how the loss "
-    "changes with the weight of a participant's updates, not the effect of leaving it out. Negative = more of it "
-    "lowers the loss = it helped."
+LEAD = "What the test loss of the final models owes to each participant's data, over all rounds together."
+SHARED = "Shares divide what training changed among the participants."
+SLOPE = (
+    "Whole-run influence at a weight is a derivative: how the loss changes with the weight of a participant's updates, "
+    "not the effect of leaving it out."
 )
+SIGN = "Negative = more of it lowers the loss = it helped."
 POINTS = "Shares are integrals along the updates' weights, approximated with {} point{} (--points)."
 
 
@@ -53,4 +54,5 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
     shown, title = updates[:, known], "Influence of each participant's data"
     drawn = contributions(shown.sum(0), bounds_of_totals(shown), injected, title, first, known)
     section = build_section(results, folder / whole.name)
-    return {**section, "name": "contributions", "lead": LEAD, "charts": [drawn], "picture": None}
+    lead = " ".join([LEAD, *([SHARED] if SHARES in kinds else []), *([SLOPE] if {*kinds} - {SHARES} else []), SIGN])
+    return {**section, "name": "contributions", "lead": lead, "charts": [drawn], "picture": None}

@@ -30,10 +30,12 @@ function plainTable(columns, rows, caption) {
   const textual = columns.map((_, place) => rows.some((row) => typeof row[place] === "string" && isNaN(row[place].replaceAll("−", "-"))));
   const kind = (text, place) => (textual[place] || place === 0 ? `text${String(text).length > 40 ? " long" : ""}` : null); // a sentence must not become a column of words
   const cell = (tag, text, place) => element(tag, { class: kind(text, place), scope: tag === "th" ? "col" : null }, text);
-  const decimals = columns.map((_, place) => sharedDecimals(rows.map((row) => row[place])));
+  const values = columns.map((_, place) => rows.map((row) => row[place]));
+  const decimals = columns.map((column, place) => sharedDecimals(values[column.startsWith("±") ? place - 1 : place]));
+  const plus = values.map((column) => column.some((value) => value < 0 && !Number.isInteger(value))); // influence is shown with its sign
   return element("table", {}, element("caption", { class: "hidden" }, caption),
     element("thead", {}, element("tr", {}, ...columns.map((column, place) => cell("th", column, place)))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((value, place) => cell("td", cellText(value, decimals[place]), place))))));
+    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((value, place) => cell("td", (plus[place] && value > 0 ? "+" : "") + cellText(value, decimals[place]), place))))));
 }
 
 // How many decimals give the largest number of a column four digits; null where they are whole, or too large or small to be written out.

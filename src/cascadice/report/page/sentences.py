@@ -1,11 +1,10 @@
 """The findings about a run in plain English."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 
 from cascadice.engine import Metrics
-from cascadice.influence.uncertainty import Bounds
+from cascadice.influence.uncertainty import plus_minus
 from cascadice.runs.config import Config
 from cascadice.runs.round_metrics import RoundMetrics, quality
 from cascadice.runs.summary import InfluenceSummary, clear_samples, sides
@@ -70,7 +69,10 @@ def _participants(summary: InfluenceSummary, whom: str = "") -> list[str]:
     found, bounds, texts = sides(summary, kind), summary.bounds[kind], []
     for verb, side in (("helped", found.helped), ("harmed", found.harmed)):
         if side:
-            most = [with_faults(node, summary, _value(value, bounds, node)) for node, value in side[:NAMED]]
+            most = [
+                with_faults(node, summary, plus_minus(value, float(bounds.high[node]) - value))
+                for node, value in side[:NAMED]
+            ]
             texts.append(f"{_listed(most)} {verb}{whom}{' most' * (len(side) > 1)}.")
     if noise := [with_faults(node, summary) for node, _ in found.within_noise]:
         few = _listed(noise) if len(noise) <= NAMED else f"{len(noise)} participants"
@@ -80,15 +82,6 @@ def _participants(summary: InfluenceSummary, whom: str = "") -> list[str]:
     if texts and len(summary.rounds) > 1:
         texts.append(INTERVALS)
     return [text[0].upper() + text[1:] for text in texts]
-
-
-def _value(value: float, bounds: Bounds, node: int) -> str:
-    """A total and its interval, if there is one, both with as many decimals as show two digits of its half width."""
-    half = float(bounds.high[node]) - value
-    if not 1e-4 <= half < math.inf:
-        return f"{value:+.3g} ± {half:.2g}" if half == half else f"{value:+.3g}"
-    digits = max(0, 1 - math.floor(math.log10(half)))
-    return f"{value:+.{digits}f} ± {half:.{digits}f}"
 
 
 def _distance(summary: InfluenceSummary) -> list[str]:

@@ -94,7 +94,7 @@ function drawTable() {
   const textual = (place) => (data.table.columns[place] in data.table.words ? "text" : null);
   fill("rows", element("caption", { class: "hidden" }, $("table-title").textContent),
     element("thead", {}, element("tr", {}, ...data.table.columns.map((column, place) => heading(column, textual(place))))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells(row).map((text, place) => element("td", { class: textual(place) }, textual(place) ? text : text.replaceAll("-", "−")))))));
+    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells(row).map((text, place) => element("td", { class: textual(place), "data-column": data.table.columns[place] }, textual(place) ? text : text.replaceAll("-", "−")))))));
   const all = total < listing.texts.length ? ` of ${listing.texts.length.toLocaleString("en")}` : "";
   say("table-count", `${plural(total, "row")}${all}${listing.asked ? ` with ${listing.asked}` : ""}${total ? "" : `. ${nothingMatches()}`}`);
   say("place", `${listing.page + 1} / ${pages}`);
@@ -110,7 +110,7 @@ function heading(column, align) {
     sortRows();
     [...document.querySelectorAll("#rows th button")].find((one) => one.textContent === column)?.focus();
   });
-  return element("th", { class: align, scope: "col", "aria-sort": sorted }, button);
+  return element("th", { class: align, "data-column": column, scope: "col", "aria-sort": sorted }, button);
 }
 
 const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
