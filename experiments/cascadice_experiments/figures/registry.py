@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from cascadice_experiments.figures import alignment_extensions as extensions
-from cascadice_experiments.figures import alignment_picture, anomaly_bars, networks, ripples
+from cascadice_experiments.figures import alignment_picture, alignment_seeds, anomaly_bars, networks, ripples
 from cascadice_experiments.figures import alignment_plots as plots
 from cascadice_experiments.figures import influence_cost as cost
 from cascadice_experiments.figures import mislabelled_samples as mislabelled
@@ -123,6 +123,20 @@ BEYOND: Mapping[str, Figure] = {
         "Alignment of a language model: a transformer on the documentation of Python", [], ["pydoc"],
         extensions.language, (35, 15), "",
     ),
+    **{
+        f"beyond-seeds-{model}": _aligned(
+            f"Alignment over one hop with five seeds: {model.upper()} on CIFAR-10, ring of 32, batch 16", [], ["cifar10"],
+            partial(alignment_seeds.on_ring, model=model), (25, 60), "",
+        )
+        for model in plots.MODELS
+    },
+    **{
+        f"beyond-seeds-tiny-{model}": _aligned(
+            f"Alignment over one hop with five seeds: {model.upper()} on Tiny ImageNet, 30 epochs", [], TINY,
+            partial(alignment_seeds.tiny, model=model), (25, 250), "",
+        )
+        for model in plots.MODELS
+    },
     "beyond-mislabelled": Figure(
         "Single samples with a wrong label, found by their influence", (), ("mnist", "cifar10"), mislabelled.plan,
         mislabelled.measure, mislabelled.draw, "", (12, 60),

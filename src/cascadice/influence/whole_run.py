@@ -61,6 +61,10 @@ class WholeRun:
         if not self.samples.shape[2]:
             raise ValueError("samples were not scored. Ask for them with samples=True.")
         used = self.drawn >= 0
+        if (largest := int(self.drawn.max())) >= size:
+            raise ValueError(
+                f"size must be above {largest}, the largest index drawn; found {size}. Use len(network.data.train)."
+            )
         return torch.zeros(size, dtype=torch.float64).index_add_(0, self.drawn[used], self.samples[used].double())
 
 
