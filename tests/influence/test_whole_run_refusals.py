@@ -68,6 +68,16 @@ def test_a_run_that_diverges_says_at_which_weight():
         whole_run(network, 30, evaluate_on(network), at=1e30)
 
 
+@pytest.mark.parametrize("call", [whole_run, whole_run_by_class], ids=["whole_run", "by class"])
+def test_derivatives_that_overflow_are_not_returned(call):
+    """The losses of this run stay finite, and its slopes were NaN."""
+    network = make("mlp", lr=100.0, optimizer="sgd", dtype="float32")
+    with pytest.raises(
+        DivergedError, match=r"at α = 1, participant \d has a derivative of the final loss that became NaN"
+    ):
+        call(network, 300, evaluate_on(network))
+
+
 @pytest.mark.parametrize(
     "call",
     [whole_run, whole_run_shares, contributions, lambda *arguments: measured_at(*arguments, 1.0)],

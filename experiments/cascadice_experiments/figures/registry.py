@@ -125,7 +125,8 @@ BEYOND: Mapping[str, Figure] = {
     ),
     **{
         f"beyond-seeds-{model}": _aligned(
-            f"Alignment over one hop with five seeds: {model.upper()} on CIFAR-10, ring of 32, batch 16", [], ["cifar10"],
+            f"Alignment over one hop with five seeds: {model.upper()} on CIFAR-10, ring of 32, batch 16", [],
+            ["cifar10"],
             partial(alignment_seeds.on_ring, model=model), (25, 60), "",
         )
         for model in plots.MODELS

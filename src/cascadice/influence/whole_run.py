@@ -130,7 +130,7 @@ def whole_run(
         ValueError: If rounds are missing, or were mixed by a rule that does not average and α is not 1; if an
             optimizer's step is not proportional to its learning rate; if the loss or model couples samples; if `during`
             is empty or goes beyond the run.
-        DivergedError: If the run diverges at this α.
+        DivergedError: If the run diverges at this α, or its derivatives overflow.
 
     Example:
         >>> whole_run(network, 100, evaluate_on(network), at=0.5).participants
