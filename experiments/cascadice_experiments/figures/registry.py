@@ -5,8 +5,9 @@ from functools import partial
 from typing import Any
 
 from cascadice_experiments.figures import alignment_extensions as extensions
-from cascadice_experiments.figures import alignment_picture, alignment_seeds, anomaly_bars, networks, ripples
+from cascadice_experiments.figures import alignment_picture, anomaly_bars, networks, ripples
 from cascadice_experiments.figures import alignment_plots as plots
+from cascadice_experiments.figures import alignment_seeds as seeds
 from cascadice_experiments.figures import influence_cost as cost
 from cascadice_experiments.figures import mislabelled_samples as mislabelled
 from cascadice_experiments.figures import network_pictures as pictures
@@ -109,6 +110,12 @@ CASCADES: Mapping[str, Figure] = {
     ),
 }  # fmt: skip
 
+
+def _with_seeds(run: str, data: str, plan: Callable[[bool], Sequence[Any]], seconds: int) -> Figure:
+    title = f"The paper's estimate over one hop, with five seeds: {run}"
+    return Figure(title, (), (data,), plan, seeds.measure, alignment_picture.draw, "", (20, seconds))
+
+
 BEYOND: Mapping[str, Figure] = {
     "beyond-hops": _aligned(
         "Alignment over one, two and three hops", [], ["cifar10"], extensions.several_hops, (45, 85), "",
@@ -124,17 +131,14 @@ BEYOND: Mapping[str, Figure] = {
         extensions.language, (35, 15), "",
     ),
     **{
-        f"beyond-seeds-{model}": _aligned(
-            f"Alignment over one hop with five seeds: {model.upper()} on CIFAR-10, ring of 32, batch 16", [],
-            ["cifar10"],
-            partial(alignment_seeds.on_ring, model=model), (25, 60), "",
+        f"beyond-seeds-{model}": _with_seeds(
+            f"{model.upper()} on CIFAR-10, ring of 32, batch 16", "cifar10", partial(seeds.on_ring, model=model), 60,
         )
         for model in plots.MODELS
     },
     **{
-        f"beyond-seeds-tiny-{model}": _aligned(
-            f"Alignment over one hop with five seeds: {model.upper()} on Tiny ImageNet, 30 epochs", [], TINY,
-            partial(alignment_seeds.tiny, model=model), (25, 250), "",
+        f"beyond-seeds-tiny-{model}": _with_seeds(
+            f"{model.upper()} on Tiny ImageNet, 30 epochs", "tiny-imagenet", partial(seeds.tiny, model=model), 250,
         )
         for model in plots.MODELS
     },
