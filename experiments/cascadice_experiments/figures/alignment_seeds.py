@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from cascadice.runs.config import Config
 from cascadice.runs.recipes import paper, paper_long
@@ -30,6 +31,6 @@ def tiny(quick: bool, model: str) -> list[Panel]:
     return _with_seeds(replace(paper_long(model, "exponential", 32), epochs=30.0), quick, scored=18)
 
 
-def _with_seeds(config: Config, quick: bool, **changes: int) -> list[Panel]:
+def _with_seeds(config: Config, quick: bool, **changes: Any) -> list[Panel]:
     panels = [panel(replace(config, init=SHARED, seed=s), quick, **changes) for s in range(2 if quick else SEEDS)]
     return [replace(p, name=f"{p.name}, seed {p.config.seed}") for p in panels]

@@ -219,7 +219,7 @@ def _trained_again(
     """f of the network with each of these rows of weights; those that are trained side by side are one part."""
 
     def some(chunk: slice) -> dict[str, Any]:
-        own = {name: each[chunk] for name, each in rows.items()}
+        own: dict[str, Any] = {name: each[chunk] for name, each in rows.items()}
         return {"found": retrain(network, case.rounds, evaluation, together=case.together, **own).tolist()}
 
     (count,) = map(len, rows.values())

@@ -33,8 +33,14 @@ def _each_seed(case: Case) -> list[Case]:
     return [replace(case, seeds=(seed,)) for seed in SEEDS]
 
 
-MORE = {"participants": (0.8, 0.5), "samples": (0.5,), "subsets": 48, "by_class": (0.8, 0.5), "points": 3}
-REST = {"participants": (0.9,), "samples": (0.9, 0.8), "points": 0, "by_class": ()}
+MORE: dict[str, Any] = {
+    "participants": (0.8, 0.5),
+    "samples": (0.5,),
+    "subsets": 48,
+    "by_class": (0.8, 0.5),
+    "points": 3,
+}
+REST: dict[str, Any] = {"participants": (0.9,), "samples": (0.9, 0.8), "points": 0, "by_class": ()}
 PLAN = (
     *_each_seed(replace(CNN, **MORE)),
     replace(CASES["adam"], by_class=(0.8, 0.5)),
