@@ -1,7 +1,6 @@
 """The documentation is true: its code runs and prints what it says, its names and commands exist, its links resolve."""
 
 import ast
-import json
 import re
 import shlex
 from importlib.util import find_spec
@@ -12,15 +11,14 @@ from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 import cascadice
-from cascadice import influence
 from cascadice.cli import _parser
 from cascadice.engine.fast.strategies import SMALL
 from cascadice.runs.config import Config, override
 from cascadice.runs.flags import settings_from
 from cascadice.runs.recipes import RECIPES
+from cascadice_experiments.alignment import table
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "api").glob("*.md")])
@@ -213,40 +211,23 @@ def test_the_automatic_choice_is_as_described():
     assert f"more than {SMALL:,} parameters" in (ROOT / "docs" / "performance.md").read_text()
 
 
-RIGHT = re.compile(
-    r"^\| (MLP|CNN), (CIFAR-10, ring|Tiny ImageNet, exponential graph) of 32, .*?"
-    r"\| ([\d.]+) \| (-?[\d.]+), ([\d.]+) \| ([\d.]+) \(([\d.]+) to ([\d.]+)\) \| ([\d.]+), ([\d.]+) \|$",
-    re.MULTILINE,
-)
 RESULTS = ROOT / "docs" / "results" / "reproduce"
 
 
-def within_rounds(name, panel):
-    """Mean, lowest and highest Spearman of first order in a round."""
-    points = pq.read_table(RESULTS / f"{name}.parquet").to_pandas()
-    points = points[(points.panel == panel) & (points.init == "shared")]
-    found = [
-        influence.agreement(torch.tensor(of.truth.values), torch.tensor(of["first order"].values)).spearman
-        for _, of in points.groupby("round")
-    ]
-    return sum(found) / len(found), min(found), max(found)
+def test_the_tables_of_estimates_are_printed_from_the_results():
+    """`python -m cascadice_experiments.alignment --show docs/results/reproduce` prints them."""
+    shown = list(table.lines(RESULTS))
+    assert len(shown) == 2 + 4
+    for page in ("README.md", "docs/paper.md"):
+        lines = (ROOT / page).read_text().splitlines()
+        assert [line for line in shown if line not in lines] == [], page
 
 
-def test_the_readme_quotes_what_was_measured():
-    shown = RIGHT.findall((ROOT / "README.md").read_text())
-    assert len(shown) == 4
-    for model, where, *figures in shown:
-        name, rounds = ("align-batch-16", 160) if "CIFAR" in where else ("align-tiny-epochs", 1920)
-        panel = f"{model}, {where.replace(' graph', '')} of 32"
-        summary = json.loads((RESULTS / f"{name}.json").read_text())["summary"]
-        key = (panel, "shared", rounds)
-        first, path = (row for row in summary if (row["panel"], row["init"], row["rounds"]) == key)
-        measured = [
-            first["test_accuracy"][0],
-            *(first[what][0] for what in ("pearson", "relative_rmse")),
-            *within_rounds(name, panel),
-            *(path[what][0] for what in ("pearson", "relative_rmse")),
-        ]
-        assert [
-            f"{value:.{len(text.split('.')[1])}f}" for value, text in zip(measured, figures, strict=True)
-        ] == figures
+def test_ranks_within_rounds_are_those_of_pandas():
+    points = pq.read_table(RESULTS / "align-batch-16.parquet").to_pandas()
+    points = points[(points.panel == "CNN, CIFAR-10, ring of 32") & (points.init == "shared")]
+    each = [of.truth.corr(of["first order"], method="spearman") for _, of in points.groupby("round")]
+    expected = f"{sum(each) / len(each):.3f} ({min(each):.3f} to {max(each):.3f})"
+    (run,) = (run for run in table.RUNS if run.panel == "CNN, CIFAR-10, ring of 32")
+    (measured,) = table.measured(RESULTS, run.figure, run)
+    assert f"{measured['within']:.3f} ({measured['least']:.3f} to {measured['most']:.3f})" == expected

@@ -12,6 +12,7 @@ from cascadice.runs.config import Config, build
 from cascadice_experiments.figures import (
     alignment_extensions,
     alignment_plots,
+    alignment_seeds,
     anomaly_bars,
     bootstrap,
     influence_cost,
@@ -113,6 +114,23 @@ def test_beyond_goes_beyond():
     assert {p.config.optimizer for p in alignment_extensions.optimizers(False)} >= {"momentum", "adam"}
     assert len({p.config.topology for p in alignment_extensions.changing_links(False)}) == 4
     assert all(p.config.init == "shared" for figure in BEYOND.values() for p in figure.plan(False) if type(p) is Panel)
+
+
+def test_seeds_differ_and_nothing_else():
+    for name in ("beyond-seeds-mlp", "beyond-seeds-cnn", "beyond-seeds-tiny-mlp", "beyond-seeds-tiny-cnn"):
+        panels = FIGURES[name].plan(False)
+        assert [p.config.seed for p in panels] == [0, 1, 2, 3, 4]
+        figure = "align-tiny-epochs" if "tiny" in name else "align-batch-16"
+        (one,) = {replace(p, name="", config=replace(p.config, seed=0), stops=()) for p in panels}
+        assert one in {replace(p, name="", stops=()) for p in FIGURES[figure].plan(False)}
+
+
+def test_seeds_are_measured_by_first_order_alone():
+    panels = [Panel(f"digits, seed {seed}", replace(DIGITS, seed=seed), scored=2, judged_on=32) for seed in (0, 1)]
+    found = alignment_seeds.measure(panels, CONTEXT)
+    assert [(row["panel"], row["estimator"]) for row in found.summary] == [(p.name, "first order") for p in panels]
+    one, other = (row["pearson"][0] for row in found.summary)
+    assert one != other
 
 
 @pytest.mark.parametrize(("rounds", "many", "hops"), [(20, 20, 1), (20, 4, 1), (20, 7, 3), (4, 10, 1), (8, 8, 3)])

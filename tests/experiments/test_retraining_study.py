@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from cascadice.influence.agreement import agreement
 from cascadice.influence.by_class import ByClass
 from cascadice.influence.retraining import random_subsets, without_each
 from cascadice_experiments.retraining import __main__ as command
-from cascadice_experiments.retraining import contest, roughness, sums
-from cascadice_experiments.retraining.settings import CASES, load, make_networks, shifted
+from cascadice_experiments.retraining import contest, measure, missing, roughness, sums
+from cascadice_experiments.retraining.settings import CASES, QUICK, load, make_networks, shifted
 from cascadice_experiments.retraining.table import cells, lines, paired, read
 from cascadice_experiments.retraining.text import CONTEXT, LETTERS, domains
 
@@ -72,6 +73,53 @@ def test_sums_predict_what_is_a_sum_and_no_more():
         exact, best = sums.sums(kept, nodes=8)
         assert (exact[1], best[1]) == (sums.EXACT, sums.BEST)
         assert (exact[3].spearman > 0.999) == (best[3].spearman > 0.999) == (what == "a sum")
+
+
+SMALL = {**QUICK, "nodes": 4, "rounds": 4, "subsets": 4, "participants": (0.5,), "samples": (0.5,), "points": 0,
+         "by_class": (0.5,), "together": 3}  # fmt: skip
+
+
+def test_what_is_missing_is_measured_while_there_is_time_and_goes_on_where_it_stopped(capsys, tmp_path, monkeypatch):
+    plan = [replace(CASES["mlp"], **{**SMALL, "seeds": (seed,)}) for seed in (0, 1)]
+    monkeypatch.setattr(missing, "PLAN", plan)
+    monkeypatch.setattr(missing, "find", lambda root: ("digits", None))
+    clock, line = Clock(), ["--minutes", "1", "--out", str(tmp_path)]
+    monkeypatch.setattr(missing, "monotonic", clock)
+    clock.ends = 5  # the time is over after so many looks at the clock, in the middle of the first case
+    assert missing.main(line) == 0
+    assert "not started, the time is over" in capsys.readouterr().out
+    assert not list(tmp_path.glob("*.json"))
+    kept = {path: path.read_text() for path in tmp_path.rglob("parts/*/*.json")}
+    assert len(kept) == 4
+    clock.ends, clock.looks = 10**6, 0
+    assert missing.main(line) == 0
+    out = capsys.readouterr().out
+    assert out.count("measured earlier") == 4
+    assert "mlp (test accuracy" in out
+    both = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
+    assert [one["settings"]["seeds"] for one in both] == [[0], [1]]
+    assert not list(tmp_path.rglob("parts/*/*"))
+    plain = measure.measure(plan[0], "digits", None, "cpu", lambda text: None)
+    assert (both[0]["rows"], both[0]["retrained"]) == (plain["rows"], plain["retrained"])
+    assert missing.main(line) == 0
+    assert "mlp, seed 1: measured earlier" in capsys.readouterr().out
+    assert missing.is_there(tmp_path, plan[0])
+    assert not missing.is_there(tmp_path, replace(plan[0], subsets=5))
+
+
+class Clock:
+    """A clock that jumps an hour ahead after so many looks."""
+
+    looks, ends = 0, 0
+
+    def __call__(self):
+        self.looks += 1
+        return 3600.0 * (self.looks > self.ends)
+
+
+def test_the_plan_has_every_file_once():
+    paths = [missing._path(Path(), case) for case in missing.PLAN]
+    assert len(set(paths)) == len(paths) >= 22
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=lambda result: result["case"])

@@ -166,11 +166,12 @@ def test_during_some_rounds_only():
     assert float(found.participants[1]) == pytest.approx((up - down) / 2e-5, abs=1e-6)
 
 
-def test_at_weights_of_their_own():
+def test_at_weights_of_their_own(unchecked):
     network = small()
     evaluation, at = evaluate_on(network), torch.tensor([1.0, 0.0, 0.3, 1.0], dtype=torch.float64)
     found = whole_run(network, ROUNDS, evaluation, at=at).participants
     assert found.isnan().tolist() == [False, True, False, False]
+    assert torch.equal(whole_run(network, ROUNDS, evaluation, at=at.tolist()).participants[2:], found[2:])
     step = torch.eye(NODES, dtype=torch.float64)[2] * 1e-5
     up, down = (measured_at(network, ROUNDS, evaluation, at + s) for s in (step, -step))
     assert float(found[2]) == pytest.approx((up - down) / 2e-5, abs=1e-6)

@@ -376,3 +376,11 @@ def test_a_run_without_rounds_is_refused(run):
     files.write_json(run / "manifest.json", manifest | {"rounds": 0})
     with pytest.raises(ValueError, match=r"has no rounds yet\. Continue it with: cascadice run --resume --out"):
         ask(run, BOTH, quiet=True)
+
+
+def test_a_run_that_diverged_has_no_final_models(run):
+    manifest = files.read_json(run / "manifest.json")
+    files.write_json(run / "manifest.json", manifest | {"status": "diverged"})
+    with pytest.raises(ValueError, match=r"diverged in round 6, so it has no final models\. Train it with a lower"):
+        ask(run, BOTH, quiet=True)
+    ask(run, Question(), quiet=True)  # what happened in its rounds can be asked

@@ -4,10 +4,12 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from cascadice.names import lookup
 from cascadice_experiments import study
+from cascadice_experiments.alignment import table
 from cascadice_experiments.alignment.measure import ESTIMATORS, TRUTH, measure
 from cascadice_experiments.alignment.settings import SETTINGS, Setting
 from cascadice_experiments.data_sets import find_and_tell
@@ -24,6 +26,7 @@ FLAGS: study.Flags = {
     "--hops": {"type": int, "help": "greatest number of hops"},
     "--every": {"type": int, "help": "measure influence every so many rounds"},
     "--dtype": {"help": "float32 or float64"},
+    "--show": {"type": Path, "metavar": "DIR", "help": "measure nothing: print the README's table from these results"},
 }
 HEADER = (
     "Pearson / relative RMSE of          first order      1 point          2 points         3 points\n"
@@ -38,6 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measured(args: Namespace) -> dict[str, Any]:
+    if args.show:
+        shown = list(table.lines(args.show))
+        print(*shown, sep="\n")
+        return {"table": shown}
     changes = {f.name: value for f in fields(Setting) if (value := getattr(args, f.name)) is not None}
     named = SETTINGS.values() if args.all else [lookup(SETTINGS, name, "setting") for name in args.settings]
     source, root = find_and_tell(args.data_root)

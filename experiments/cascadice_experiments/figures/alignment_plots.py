@@ -17,7 +17,6 @@ from cascadice_experiments.figures.bootstrap import bootstrap
 from cascadice_experiments.figures.figure import Columns, Context, Part, Result, spread, stack
 
 PATH_INTEGRATED = "path-integrated, 2 points"
-COMPARED = {name: ESTIMATORS[name] for name in (TRUTH, FIRST_ORDER, PATH_INTEGRATED)}
 SHOWN = 30  # points in a plot of the paper
 OWN, SHARED = "own", "shared"
 NAMES = {"mlp": "MLP", "cnn": "CNN", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny ImageNet"}
@@ -88,22 +87,26 @@ def tiny_epochs(quick: bool) -> list[Panel]:
     return both_inits(runs, quick, stops=thirds, scored=18)
 
 
-def measure(panels: Sequence[Panel], context: Context) -> Result:
+def measure(
+    panels: Sequence[Panel], context: Context, estimators: Sequence[str] = (FIRST_ORDER, PATH_INTEGRATED)
+) -> Result:
     """Train the run of every panel and compare estimates with the truth; each panel is a part of the measurement."""
     parts = [
-        context.part(f"{p.name}, {p.config.init} initialisation", partial(_measure_panel, p, context)) for p in panels
+        context.part(f"{p.name}, {p.config.init} initialisation", partial(_measure_panel, p, context, estimators))
+        for p in panels
     ]
-    rows = [row for p, part in zip(panels, parts, strict=True) for row in _summary(p, part)]
+    rows = [row for p, part in zip(panels, parts, strict=True) for row in _summary(p, part, estimators)]
     return Result(stack([part["points"] for part in parts]), rows, findings(rows), {})
 
 
-def _measure_panel(p: Panel, context: Context) -> Part:
+def _measure_panel(p: Panel, context: Context, estimators: Sequence[str]) -> Part:
     network = build(context.configure(p.config))
     assert network.partition is not None
     rounds = length(p.config, network.partition)
     stops = {round(stop * rounds) - 1 for stop in p.stops}
     scored = rounds_to_score(rounds, p.scored, p.hops)
-    points = follow(network, p.hops, scored, stops, COMPARED, p.judged_on, p.tested_on)
+    compared = {name: ESTIMATORS[name] for name in (TRUTH, *estimators)}
+    points = follow(network, p.hops, scored, stops, compared, p.judged_on, p.tested_on)
     judged = {
         str(t + 1): {"test_accuracy": spread(metrics.accuracy), "test_loss": spread(metrics.loss)}
         for t, metrics in points.metrics.items()
@@ -128,11 +131,11 @@ def _columns(p: Panel, points: Points) -> Columns:
         "hops": [h for h in range(1, p.hops + 1) for _ in range(count)],
         "round": points.round.tolist() * p.hops, "node": points.node.tolist() * p.hops,
         "drawn": drawn.tolist() * p.hops,
-        **{name: points.value[name].flatten().tolist() for name in COMPARED},
+        **{name: value.flatten().tolist() for name, value in points.value.items()},
     }  # fmt: skip
 
 
-def _summary(p: Panel, part: Part) -> Iterator[dict[str, Any]]:
+def _summary(p: Panel, part: Part, estimators: Sequence[str]) -> Iterator[dict[str, Any]]:
     """How each estimate agrees with the truth, for each number of hops and each stop."""
     table = {name: torch.tensor(values) for name, values in part["points"].items() if name not in ("panel", "init")}
     for hops in range(1, p.hops + 1):
@@ -140,7 +143,7 @@ def _summary(p: Panel, part: Part) -> Iterator[dict[str, Any]]:
             end = round(stop * part["rounds"])
             kept = (table["hops"] == hops) & (table["round"] < end)
             points = {name: column[kept] for name, column in table.items()}
-            for estimator in (FIRST_ORDER, PATH_INTEGRATED):
+            for estimator in estimators:
                 yield {
                     "panel": p.name, "init": p.config.init, "rounds": end, "hops": hops, "estimator": estimator,
                     "points": len(points["round"]), **part["judged"][str(end)], "chance": part["chance"],

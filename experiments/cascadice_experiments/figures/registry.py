@@ -7,6 +7,7 @@ from typing import Any
 from cascadice_experiments.figures import alignment_extensions as extensions
 from cascadice_experiments.figures import alignment_picture, anomaly_bars, networks, ripples
 from cascadice_experiments.figures import alignment_plots as plots
+from cascadice_experiments.figures import alignment_seeds as seeds
 from cascadice_experiments.figures import influence_cost as cost
 from cascadice_experiments.figures import mislabelled_samples as mislabelled
 from cascadice_experiments.figures import network_pictures as pictures
@@ -109,6 +110,12 @@ CASCADES: Mapping[str, Figure] = {
     ),
 }  # fmt: skip
 
+
+def _with_seeds(run: str, data: str, plan: Callable[[bool], Sequence[Any]], seconds: int) -> Figure:
+    title = f"The paper's estimate over one hop, with five seeds: {run}"
+    return Figure(title, (), (data,), plan, seeds.measure, alignment_picture.draw, "", (20, seconds))
+
+
 BEYOND: Mapping[str, Figure] = {
     "beyond-hops": _aligned(
         "Alignment over one, two and three hops", [], ["cifar10"], extensions.several_hops, (45, 85), "",
@@ -123,6 +130,18 @@ BEYOND: Mapping[str, Figure] = {
         "Alignment of a language model: a transformer on the documentation of Python", [], ["pydoc"],
         extensions.language, (35, 15), "",
     ),
+    **{
+        f"beyond-seeds-{model}": _with_seeds(
+            f"{model.upper()} on CIFAR-10, ring of 32, batch 16", "cifar10", partial(seeds.on_ring, model=model), 60,
+        )
+        for model in plots.MODELS
+    },
+    **{
+        f"beyond-seeds-tiny-{model}": _with_seeds(
+            f"{model.upper()} on Tiny ImageNet, 30 epochs", "tiny-imagenet", partial(seeds.tiny, model=model), 250,
+        )
+        for model in plots.MODELS
+    },
     "beyond-mislabelled": Figure(
         "Single samples with a wrong label, found by their influence", (), ("mnist", "cifar10"), mislabelled.plan,
         mislabelled.measure, mislabelled.draw, "", (12, 60),

@@ -3,6 +3,8 @@
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
+from statistics import mean
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +24,7 @@ from cascadice.engine import (
 )
 from cascadice.engine.backwards import MEMORY, segment
 from cascadice.influence.agreement import Agreement, agreement
-from cascadice.influence.by_class import ByClass, whole_run_by_class
+from cascadice.influence.by_class import ByClass, unpack, whole_run_by_class
 from cascadice.influence.estimators import score_rounds
 from cascadice.influence.retraining import random_subsets, retrain, without_each
 from cascadice.influence.whole_run import WholeRun, whole_run
@@ -62,6 +64,21 @@ class Scores(NamedTuple):
         return {"by_class": {"at": at, **{name: t.tolist() for name, t in zip(names, tensors, strict=True)}}}
 
 
+def _to_json(scores: Scores) -> dict[str, Any]:
+    return {
+        "participants": scores.participants.tolist(), "seconds": scores.seconds,
+        "samples": None if scores.samples is None else [each.tolist() for each in scores.samples],
+        "by_class": None if scores.by_class is None else [[one.at, one.packed.tolist()] for one in scores.by_class],
+    }  # fmt: skip
+
+
+def _from_json(kept: Mapping[str, Any]) -> Scores:
+    double = partial(torch.tensor, dtype=torch.float64)
+    samples = None if kept["samples"] is None else [double(each) for each in kept["samples"]]
+    by_class = None if kept["by_class"] is None else [unpack(double(each), at) for at, each in kept["by_class"]]
+    return Scores(double(kept["participants"]), samples, kept["seconds"], by_class)
+
+
 class Retrained(NamedTuple):
     """What was left out of one seed's network, and the loss of the final models then."""
 
@@ -69,29 +86,33 @@ class Retrained(NamedTuple):
     found: Tensor
 
 
-def measure(case: Case, source: str, root: str | None, device: str, say: Callable[[str], None]) -> dict[str, Any]:
+Part = Callable[[str, Callable[[], dict[str, Any]]], dict[str, Any]]
+"""`part(name, make)` is one part of the measurement: `make()`, or what an interrupted attempt kept of it."""
+
+
+def measure(
+    case: Case, source: str, root: str | None, device: str, say: Callable[[str], None],
+    part: Part = lambda name, make: make(),
+) -> dict[str, Any]:  # fmt: skip
     """Everything about one case: accuracy, LDS of every estimate in every condition, and costs in trainings."""
     whole, held = load(case, source, root)
     networks = make_networks(case, whole, held, device)
     together = fleet(networks) if len(networks) > 1 else networks[0]
     evaluation = evaluate_on(together)
-    *_, last = simulate(together, 3, window=0)  # warm up: one-time compilation and allocation do not count as cost
-    start = clock(device)
-    *_, last = simulate(together, case.rounds, window=0)
-    training = clock(device) - start
-    accuracy = by_network(evaluate(together, last.after).accuracy, len(networks)).mean(1)
-    say(f"{case.name}: accuracy {accuracy.mean():.3f}, {len(networks)} seeds trained in {training:.1f} s")
+    trained = part("training", lambda: _train(case, together, len(networks), device))
+    accuracy, training = trained["accuracy"], trained["seconds"]
+    say(f"{case.name}: accuracy {mean(accuracy):.3f}, {len(networks)} seeds trained in {training:.1f} s")
     conditions: dict[str, list[Retrained]] = {name: [] for name in _conditions(case)}
     start = clock(device)
     for network, own in zip(networks, held, strict=True):
-        for name, found in _retrained(case, network, own, evaluate_on(network)).items():
+        for name, found in _retrained(case, network, own, evaluate_on(network), part).items():
             conditions[name].append(found)
     say(f"{case.name}: retrained in {clock(device) - start:.1f} s")
     for name, each in conditions.items():
         say(f"{name}: {[[round(value, 5) for value in one.found.tolist()] for one in each]}")
     estimates: dict[str, Scores] = {}
-    for name, scores in _estimates(case, together, evaluation, len(networks), device):
-        estimates[name] = scores
+    for name, make in _estimates(case, together, evaluation, len(networks), device):
+        estimates[name] = scores = _from_json(part(name, partial(_timed, make, device)))
         say(f"{case.name}: {name} in {scores.seconds / training:.1f} trainings")
     rows = [row for name, found in conditions.items() for row in _compared(case, name, found, estimates)]
     costs = {name: scores.seconds / training for name, scores in estimates.items()}
@@ -99,8 +120,23 @@ def measure(case: Case, source: str, root: str | None, device: str, say: Callabl
     for condition, name, seed, agreed in sums(retrained, case.nodes):
         rows.append({"condition": condition, "estimate": name, "seed": seed, **ranked(agreed)})
         costs |= {EXACT: case.nodes + 1.0}
-    result = {"case": case.name, "accuracy": accuracy.tolist(), "rows": rows, "costs": costs, "training_s": training}
+    result = {"case": case.name, "accuracy": accuracy, "rows": rows, "costs": costs, "training_s": training}
     return {**result, **made_by(case, device), "retrained": retrained, "scores": scored(estimates, case)}
+
+
+def _train(case: Case, together: Network, count: int, device: str) -> dict[str, Any]:
+    """The accuracy of each seed's network, and how long one training of all of them takes."""
+    *_, last = simulate(together, 3, window=0)  # warm up: one-time compilation and allocation do not count as cost
+    start = clock(device)
+    *_, last = simulate(together, case.rounds, window=0)
+    seconds = clock(device) - start
+    return {"seconds": seconds, "accuracy": by_network(evaluate(together, last.after).accuracy, count).mean(1).tolist()}
+
+
+def _timed(make: Callable[[], Scores], device: str) -> dict[str, Any]:
+    start = clock(device)
+    scores = make()
+    return _to_json(scores._replace(seconds=clock(device) - start))
 
 
 def made_by(case: Case, device: str) -> dict[str, Any]:
@@ -147,7 +183,9 @@ def _conditions(case: Case) -> list[str]:
             *(f"samples {keep:g}" for keep in case.samples)]  # fmt: skip
 
 
-def _retrained(case: Case, network: Network, held: list[Tensor], evaluation: Evaluation) -> dict[str, Retrained]:
+def _retrained(
+    case: Case, network: Network, held: list[Tensor], evaluation: Evaluation, part: Part
+) -> dict[str, Retrained]:
     """All conditions of one seed, side by side."""
     nodes, size = case.nodes, len(network.data.train)
     own = torch.cat([part.view(case.copies, -1) for part in held], 1)
@@ -160,7 +198,7 @@ def _retrained(case: Case, network: Network, held: list[Tensor], evaluation: Eva
     }
     updates["leave one out"] = torch.cat([torch.ones(1, nodes, dtype=torch.float64), without_each(nodes)])
     rows = torch.cat(list(updates.values()))
-    found = retrain(network, case.rounds, evaluation, updates=rows, together=case.together)
+    found = _trained_again(case, network, evaluation, part, "participants", updates=rows)
     parts = torch.split(found, [len(subsets) for subsets in updates.values()])
     results = {
         name: Retrained(*pair) for name, pair in zip(updates, zip(updates.values(), parts, strict=True), strict=True)
@@ -168,56 +206,69 @@ def _retrained(case: Case, network: Network, held: list[Tensor], evaluation: Eva
     for name, subsets in samples.items():
         everywhere = torch.ones(len(subsets), size)
         everywhere[:, own.flatten()] = subsets.float().repeat(1, case.copies)
-        found = retrain(network, case.rounds, evaluation, samples=everywhere, together=case.together)
+        found = _trained_again(case, network, evaluation, part, name, samples=everywhere)
         weights = torch.zeros(len(subsets), size, dtype=torch.float64)
         weights[:, own.flatten()] = subsets.repeat(1, case.copies)
         results[name] = Retrained(weights, found)
     return results
 
 
+def _trained_again(
+    case: Case, network: Network, evaluation: Evaluation, part: Part, what: str, **rows: Tensor
+) -> Tensor:
+    """f of the network with each of these rows of weights; those that are trained side by side are one part."""
+
+    def some(chunk: slice) -> dict[str, Any]:
+        own: dict[str, Any] = {name: each[chunk] for name, each in rows.items()}
+        return {"found": retrain(network, case.rounds, evaluation, together=case.together, **own).tolist()}
+
+    (count,) = map(len, rows.values())
+    found = [
+        part(f"seed {network.seed}, {what}, from {first}", partial(some, slice(first, first + case.together)))["found"]
+        for first in range(0, count, case.together)
+    ]
+    return torch.tensor([value for each in found for value in each], dtype=torch.float64)
+
+
 def _estimates(
     case: Case, together: Network, evaluation: Evaluation, count: int, device: str
-) -> Iterator[tuple[str, Scores]]:
+) -> Iterator[tuple[str, Callable[[], Scores]]]:
+    """Every estimate of the case, and how to compute it."""
     size = len(together.data.train)
     length = segment(together, case.rounds, KEPT if device != "cpu" else MEMORY)
     whole_run(together, 3, evaluation)  # warm up: one-time compilation and allocation do not count as cost
     alphas = case.alphas or sorted({1.0, *case.participants, *case.samples}, reverse=True)
 
-    def timed(run: WholeRun, seconds: float) -> Scores:
+    def scores(estimate: Callable[..., WholeRun], **options: Any) -> Scores:
+        run = estimate(together, case.rounds, evaluation, length=length, **options)
         each = [_own(run, i, count) for i in range(count)]
-        return Scores(by_network(run.participants, count), [one.by_sample(size) for one in each], seconds)
+        return Scores(by_network(run.participants, count), [one.by_sample(size) for one in each], 0.0)
+
+    def by_class(alpha: float) -> Scores:
+        return _by_network(whole_run_by_class(together, case.rounds, evaluation, at=alpha, length=length), count)
 
     for alpha in alphas:
-        start = clock(device)
-        run = whole_run(together, case.rounds, evaluation, at=alpha, length=length)
-        yield f"whole-run at {alpha:g}", timed(run, clock(device) - start)
+        yield f"whole-run at {alpha:g}", partial(scores, whole_run, at=alpha)
     for alpha in case.by_class:
-        start = clock(device)
-        classes = whole_run_by_class(together, case.rounds, evaluation, at=alpha, length=length)
-        yield f"whole-run at {alpha:g}, by class", _by_network(classes, count, clock(device) - start)
+        yield f"whole-run at {alpha:g}, by class", partial(by_class, alpha)
     if case.points:
-        start = clock(device)
-        run = whole_run_shares(together, case.rounds, evaluation, points=case.points, length=length)
-        yield "whole-run shares", timed(run, clock(device) - start)
+        yield "whole-run shares", partial(scores, whole_run_shares, points=case.points)
     if case.halves:
-        start = clock(device)
-        scores = _over_halves(case, together, evaluation, count, length)
-        yield f"whole-run of {case.halves} random halves", scores._replace(seconds=clock(device) - start)
+        name = f"whole-run of {case.halves} random halves"
+        yield name, partial(_over_halves, case, together, evaluation, count, length)
     for name, options in {
         "first order, 1 hop": {"kinds": ("first-order",), "hops": 1, "samples": True},
         "truth, 1 hop": {"kinds": ("truth",), "hops": 1},
         f"shares, {HOPS} hops": {"kinds": ("shares",), "hops": HOPS},
     }.items():
-        start = clock(device)
-        scores = few_hops(case, together, evaluation, count, options)
-        yield name, scores._replace(seconds=clock(device) - start)
+        yield name, partial(few_hops, case, together, evaluation, count, options)
 
 
-def _by_network(classes: ByClass, count: int, seconds: float) -> Scores:
+def _by_network(classes: ByClass, count: int) -> Scores:
     """Influence by class in a fleet, network by network."""
     own = zip(classes.losses.chunk(count, 1), classes.slopes.chunk(count, 1), strict=True)
     each = [ByClass(classes.at, classes.parts, losses, slopes) for losses, slopes in own]
-    return Scores(by_network(classes.participants, count), None, seconds, each)
+    return Scores(by_network(classes.participants, count), None, 0.0, each)
 
 
 def _over_halves(case: Case, together: Network, evaluation: Evaluation, count: int, length: int) -> Scores:

@@ -47,9 +47,8 @@ def with_weights(
         >>> without_third = with_weights(network, 1 - torch.eye(network.nodes)[3])
         >>> *_, last = simulate(without_third, 100)
     """
-    alpha: float | Tensor = (
-        float(updates) if not isinstance(updates, Tensor) or updates.dim() == 0 else updates.double()
-    )
+    weights = torch.as_tensor(updates, dtype=torch.float64)  # a list will do, too
+    alpha: float | Tensor = weights if weights.dim() else float(weights)
     _check("updates", alpha, network.nodes, "participant")
     if samples is not None:
         _check("samples", samples, size := len(network.data.train), "training sample")

@@ -98,7 +98,7 @@ def whole_run_by_class(
         The derivatives; its `predicted` predicts subsets of the participants.
 
     Raises:
-        ValueError: If the evaluation has no classes, or is not a positive mean over its samples.
+        ValueError: If the evaluation has no classes, or is not a positive mean over its samples; if α is not above 0.
         DivergedError: If the run diverges at this α.
 
     Example:
@@ -106,6 +106,8 @@ def whole_run_by_class(
         >>> by_class.predicted(random_subsets(network.nodes, keep=0.5, count=48))
     """
     classes, parts = split(evaluation)
+    if isinstance(at, Tensor) or not at > 0:
+        raise ValueError(f"at must be one number above 0; found {at}. Use the fraction of participants that stay.")
     run = WeightedRun(network, rounds, evaluation, at, samples=False, length=length, played=played)
     training, _ = run.operator()
     source, operator = rounds_backwards(run, training), training.fresh()

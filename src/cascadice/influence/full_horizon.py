@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from cascadice.engine import Evaluation, Network
+from cascadice.engine import DivergedError, Evaluation, Network
 from cascadice.engine.operator import Operator, Pulled
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.influence.checks import check_form, check_many, check_recording, check_samples_are_separate
@@ -47,6 +47,7 @@ def full_horizon(
 
     Raises:
         ValueError: If a round is missing or not this network's, or the loss or model couples samples.
+        DivergedError: If a derivative is no longer finite.
 
     Example:
         >>> for scores in full_horizon(network, reversed(rounds), evaluate_on(network)):
@@ -80,8 +81,18 @@ def pull_back(
                 check_samples_are_separate(network, round_.draw, round_.before)
             adjoint = final(round_)
         pulled = operator.pull_scored(round_, adjoint, samples)
+        _check_finite(round_, pulled)
         adjoint = pulled.before
         yield round_, pulled
+
+
+def _check_finite(round_: Round, pulled: Pulled) -> None:
+    """Derivatives may overflow although all losses of the run are finite."""
+    if len(overflown := (~pulled.rates.isfinite()).nonzero()):
+        raise DivergedError(
+            round_.t, int(overflown[0]), "Training is too rough to be followed backwards: lower the learning rate, or "
+            "retrain without the data.", sent="has a derivative of the final loss that",
+        )  # fmt: skip
 
 
 def _check_buffers(round_: Round) -> None:

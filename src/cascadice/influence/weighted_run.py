@@ -13,7 +13,7 @@ from cascadice.engine.backwards import backwards
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.engine.weighting import as_recorded, with_weights
-from cascadice.influence.checks import check_recording
+from cascadice.influence.checks import check_recording, check_rounds
 from cascadice.influence.full_horizon import final_adjoint
 
 Rounds = int | Sequence[Round]
@@ -150,9 +150,12 @@ def focus(network: Network, on: str | int) -> tuple[Network, str]:
 def _network_at(network: Network, rounds: Rounds, at: Alpha, during: range | None) -> Network:
     """The network whose run is the one at α."""
     span = range(*_span(rounds))
+    if during is not None and not isinstance(during, range):
+        raise ValueError(f"during must be a range of rounds, e.g. range(0, 100); found {during!r}.")
     if during is not None and not (during and min(during) in span and max(during) in span):
         raise ValueError(f"during must be rounds of the run, from {span[0]} to {span[-1]}; found {during}.")
     if not isinstance(rounds, int) and not _is_one(at):
+        check_rounds(rounds)
         if any(round_.rule is not None for round_ in rounds):
             raise ValueError(
                 "rounds that were mixed by a rule that does not average cannot be trained again at another α. "

@@ -61,6 +61,10 @@ class WholeRun:
         if not self.samples.shape[2]:
             raise ValueError("samples were not scored. Ask for them with samples=True.")
         used = self.drawn >= 0
+        if (largest := int(self.drawn.max())) >= size:
+            raise ValueError(
+                f"size must be above {largest}, the largest index drawn; found {size}. Use len(network.data.train)."
+            )
         return torch.zeros(size, dtype=torch.float64).index_add_(0, self.drawn[used], self.samples[used].double())
 
 
@@ -126,7 +130,7 @@ def whole_run(
         ValueError: If rounds are missing, or were mixed by a rule that does not average and α is not 1; if an
             optimizer's step is not proportional to its learning rate; if the loss or model couples samples; if `during`
             is empty or goes beyond the run.
-        DivergedError: If the run diverges at this α.
+        DivergedError: If the run diverges at this α, or its derivatives overflow.
 
     Example:
         >>> whole_run(network, 100, evaluate_on(network), at=0.5).participants

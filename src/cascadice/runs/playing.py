@@ -82,6 +82,11 @@ def playable(run: Recording) -> Playable:
     rounds = int(manifest.get("rounds", length_of(config, network)))
     if rounds < 1:
         raise ValueError(f"{folder} has no rounds yet. Continue it with: {resuming(folder, manifest)}")
+    if manifest.get("status") == "diverged":
+        raise ValueError(
+            f"{folder} diverged in round {rounds}, so it has no final models. Train it with a lower learning rate, or "
+            "ask what its updates did within a few hops: --kind truth."
+        )
     saved = set(store.saved_rounds(folder))
     missing = next((t for t in range(rounds) if t not in saved), None)
     if missing is None:

@@ -95,7 +95,9 @@ def test_estimates_are_taken_at_the_part_that_subsets_really_keep(validate, undr
     code, out, _, found = validate("--subsets", "4", "--keep", "0.5", "--kinds", "whole-run")
     assert (code, found["keep"], found["kept"]) == (0, 0.4, "2 of 5 participants")
     assert found["estimates"][0]["name"] == "whole-run at 0.4"
-    assert "Training on 4 subsets that keep 2 of 5 participants (0.4).\n" in out
+    assert (
+        "Training on 4 subsets that keep 2 of 5 participants (0.4).\n4 networks of 6 rounds, 1 estimate: about" in out
+    )
     assert "4 random subsets, each with 2 of 5 participants" in out
 
 

@@ -61,10 +61,11 @@ def run(args: argparse.Namespace) -> None:
     writer = open_writer(args, recording, "validate", SAVED)
     trainings = forecast(setting, plan, results)
     networks = f"{count} networks of {setting.rounds} rounds"
+    estimates = f"{len(plan.kinds)} estimate{'s' * (len(plan.kinds) > 1)}"
     many = "all " * (len(plan.subsets) < args.subsets) + str(len(plan.subsets))
     writer.print(
         f"Training on {many} subsets that keep {setting.in_words} ({setting.part:.3g}).",
-        f"{networks}, {len(plan.kinds)} estimates: about {trainings} training{'s' * (trainings > 1)} to do.",
+        f"{networks}, {estimates}: about {trainings} training{'s' * (trainings > 1)} to do.",
     )
     trained = idea.train(setting)
     minutes = max(trained.seconds * trainings / 60, 0.1)
