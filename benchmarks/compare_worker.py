@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 
 import cascadice as cd
-from cascadice.runs.recipes import RECIPES
-from cascadice.runs.train import run
 
 NODES, BATCH, ROUNDS = 16, 32, 6
 SHAPE = (3, 16, 16)
@@ -68,6 +66,10 @@ def scored_samples(network: Any, evaluation: Any, hops: int) -> Iterator[Any]:
 
 def recorded_run(case: str, device: str) -> Callable[[], Any]:
     """Train a run that writes every round to disk, as `cascadice run --record all` does."""
+    # 0.1.0 had them elsewhere: it can be timed for everything but recording
+    from cascadice.runs.recipes import RECIPES
+    from cascadice.runs.train import run
+
     model, strategy = case.split("-")
     options = tuple(f"{name}={list(value)}" for name, value in OPTIONS[model].items())
     setting: dict[str, Any] = {"model": model, "model_options": options, "strategy": strategy, "device": device}

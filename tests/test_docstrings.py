@@ -16,9 +16,10 @@ from cascadice.applications.detect import evidence
 from cascadice.applications.reward import payouts
 from cascadice.influence import measures, noise, quadrature, readings, tables, uncertainty
 from cascadice.pictures import figures
+from cascadice.report.page import results
 
 MODULES = [intervals, names, noise, uncertainty, seeds, losses, models, optimizers, learning_rates, figures]
-MODULES += [measures, quadrature, readings, tables, balance, groups, evidence, payouts]
+MODULES += [measures, quadrature, readings, tables, balance, groups, evidence, payouts, results]
 MODULES += [
     import_module(f"{package.__name__}.{module.name}")
     for package in (topology, data)

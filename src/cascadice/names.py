@@ -17,9 +17,24 @@ def visible(text: str) -> str:
 
 
 def lookup(table: Mapping[str, T], name: str, what: str, more: str = "") -> T:
-    """`table[name]`; an unknown name raises ValueError, which lists the known ones and the nearest.
+    """Look a name up in a table.
 
-    `what` is what the name stands for, e.g. "optimizer"; `more` is a sentence to add to the error.
+    Args:
+        table: What is known, by name.
+        name: The name to look up.
+        what: What the name stands for, e.g. "optimizer"; part of the error.
+        more: A sentence to add to the error.
+
+    Returns:
+        `table[name]`.
+
+    Raises:
+        ValueError: If the name is unknown; the message lists the known names and suggests the nearest.
+
+    Example:
+        >>> lookup({"sgd": 1, "adam": 2}, "adm", "optimizer")
+        Traceback (most recent call last):
+        ValueError: unknown optimizer 'adm'. Did you mean 'adam'? Known: adam, sgd.
     """
     if name in table:
         return table[name]

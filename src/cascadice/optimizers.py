@@ -179,7 +179,20 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_de
 
 
 def amsgrad(betas: tuple[float, float], eps: float, weight_decay: float) -> Optimizer:
-    """Adam with the largest v so far (Reddi et al. 2018), as torch.optim.Adam with amsgrad."""
+    """Adam with the largest v so far (Reddi et al. 2018), as torch.optim.Adam with amsgrad.
+
+    Args:
+        betas: As in `adam`.
+        eps: As in `adam`.
+        weight_decay: As in `adam`.
+
+    Returns:
+        The optimizer.
+
+    Example:
+        >>> sorted(amsgrad((0.9, 0.999), 1e-8, 0.0).init(torch.zeros(2, 3)))
+        ['count', 'm', 'v', 'v_max']
+    """
     return _adam_step(betas, eps, weight_decay, amsgrad=True)
 
 
@@ -232,7 +245,18 @@ def adamw(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_d
 
 
 def decoupled(undecayed: Optimizer, weight_decay: float) -> Optimizer:
-    """Add decoupled weight decay to an optimizer: delta − lr weight_decay θ."""
+    """Add decoupled weight decay to an optimizer: delta − lr weight_decay θ.
+
+    Args:
+        undecayed: The optimizer.
+        weight_decay: The rate of decay.
+
+    Returns:
+        The optimizer with decay.
+
+    Example:
+        >>> optimizer = decoupled(momentum(), weight_decay=0.01)
+    """
     _require_at_least_zero(weight_decay=weight_decay)
 
     def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
@@ -243,7 +267,18 @@ def decoupled(undecayed: Optimizer, weight_decay: float) -> Optimizer:
 
 
 def ascending(optimizer: Optimizer) -> Optimizer:
-    """Step up the gradient, as torch.optim with maximize; weight decay still pulls towards 0."""
+    """Step up the gradient, as torch.optim with maximize; weight decay still pulls towards 0.
+
+    Args:
+        optimizer: The optimizer that steps down.
+
+    Returns:
+        The same optimizer, stepping up.
+
+    Example:
+        >>> ascending(sgd()).update(torch.ones(1, 1), {}, torch.zeros(1, 1), torch.tensor([0.5]))[0]
+        tensor([[0.5000]])
+    """
 
     def update(gradient: Rows, state: State, theta: Rows, lr: PerRow) -> tuple[Rows, State]:
         return optimizer.update(-gradient, state, theta, lr)

@@ -60,6 +60,9 @@ def initialisation(seed: int, *path: int | str) -> Iterator[None]:
         seed: The seed of the run.
         *path: The name of the draw, e.g. "batches", node, epoch.
 
+    Yields:
+        Nothing; constructors draw from the seed inside the block.
+
     Example:
         >>> with initialisation(0, "model"):
         ...     one = torch.nn.Linear(2, 2)

@@ -31,6 +31,13 @@ def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
         path: The file to replace.
         durable: Whether the new file survives a loss of power from then on. Waiting for the disk takes milliseconds;
             to write many files, call `flush` once at the end instead.
+
+    Yields:
+        The temporary path, in the same folder.
+
+    Example:
+        >>> with replacing(Path("notes.txt")) as draft:  # doctest: +SKIP
+        ...     draft.write_text("all of it, or nothing")
     """
     made = make_folder(path.parent)
     draft = path.with_name(f".tmp-{os.getpid()}-{token_hex(4)}-{path.name}")
@@ -123,6 +130,13 @@ def remove_drafts(folder: Folder, *below: str) -> None:
     """Remove the temporary files that killed processes left in a folder, and anywhere inside its subfolders `below`.
 
     A file that somebody is writing, as a report may be while a run begins, is left alone.
+
+    Args:
+        folder: The folder.
+        *below: Subfolders to search as well, with everything inside them.
+
+    Example:
+        >>> remove_drafts("runs/demo", "rounds")  # doctest: +SKIP
     """
     place = Path(folder)
     inside = (draft for name in below if not (place / name).is_symlink() for draft in (place / name).rglob(".tmp*"))
@@ -138,13 +152,36 @@ def keep_checksums(folder: Path, existing: Iterable[Path] = ()) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write an object as indented JSON, atomically."""
+    """Write an object as indented JSON, atomically.
+
+    Args:
+        path: The file to write or replace.
+        content: The object.
+
+    Example:
+        >>> write_json(Path("result.json"), {"loss": 0.25})  # doctest: +SKIP
+    """
     with replacing(path) as draft:
         draft.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path, remedy: str = checksums.RECOMPUTE) -> dict[str, Any]:
-    """Read the JSON object in a file; a ValueError tells what is wrong with the file and what to do (`remedy`)."""
+    """Read the JSON object in a file, after checking it against its checksum if it has one.
+
+    Args:
+        path: The file.
+        remedy: What to do about a damaged file; part of the error.
+
+    Returns:
+        The object.
+
+    Raises:
+        ValueError: If the file is damaged, is not JSON, or holds no object.
+
+    Example:
+        >>> read_json(Path("result.json"))["loss"]  # doctest: +SKIP
+        0.25
+    """
     checksums.verify(path, foreign=True, remedy=remedy)
     try:
         content = jsonl.parse(path.read_text(encoding="utf-8"))

@@ -41,6 +41,9 @@ def locked(folder: Folder) -> Iterator[None]:
     Args:
         folder: The folder to lock.
 
+    Yields:
+        Nothing; the lock is held inside the block.
+
     Raises:
         ValueError: If somebody else is writing to the folder.
 

@@ -119,9 +119,20 @@ def own_data(network: Network, size: int | Sequence[int]) -> list[Samples]:
 
 
 def in_turn(evaluation: Evaluation, t: int, size: int) -> Evaluation:
-    """The evaluation for round t: `size` samples of each participant, rotating through all of them over the rounds.
+    """A few samples of each participant for round t, rotating through all of them over the rounds.
 
     With the same few samples in every round, their chance similarity to a neighbour's data would add up.
+
+    Args:
+        evaluation: Samples of each participant, from `own_data`.
+        t: The round.
+        size: How many samples of each participant to use.
+
+    Returns:
+        The evaluation on these samples.
+
+    Example:
+        >>> few = in_turn(own_data(network), t=7, size=64)  # doctest: +SKIP
     """
     if not evaluation.own:
         raise ValueError("the evaluation must have samples of each participant; found one set for all. Use own_data.")

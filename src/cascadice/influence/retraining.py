@@ -71,7 +71,19 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
 
 
 def without_each(nodes: int) -> Float[Tensor, "nodes nodes"]:
-    """The subsets that each leave out one participant, for `retrain(updates=...)`."""
+    """The subsets that each leave out one participant, for `retrain(updates=...)`.
+
+    Args:
+        nodes: The number of participants.
+
+    Returns:
+        A row for each subset: 1 for who trains, 0 for who does not.
+
+    Example:
+        >>> without_each(2)
+        tensor([[0., 1.],
+                [1., 0.]], dtype=torch.float64)
+    """
     return 1 - torch.eye(nodes, dtype=torch.float64)
 
 

@@ -127,7 +127,7 @@ def table_of(cascade: Cascade, sample: int | Sequence[int] = ALL) -> Table:
             in the batch: use `round.draw.batch[source, 0, list(cascade.samples)].tolist()`.
 
     Returns:
-        A table with one kind and one round.
+        The table.
 
     Raises:
         ValueError: If the cascade is of samples and `sample` is missing, or has the wrong length.
@@ -164,7 +164,7 @@ def table_of_participants(kind: str, t: int, scores: Float[Tensor, " n"]) -> Tab
         scores: A score for each participant; NaN gets no row.
 
     Returns:
-        A table with one row per participant.
+        A table with a row for each participant.
 
     Example:
         >>> import torch
@@ -185,7 +185,7 @@ def table_of_samples(kind: str, round: Round, scores: Float[Tensor, "n samples"]
         scores: `[n, samples]`, from `by_sample`; NaN gets no row.
 
     Returns:
-        A table with one row per participant and sample.
+        A table with a row for each sample that a participant drew.
 
     Example:
         >>> table_of_samples("first order", round, by_sample(network, round, adjoint))  # doctest: +SKIP
@@ -211,13 +211,13 @@ def renumbered(table: Table, members: Sequence[int]) -> Table:
 
 
 def concatenate(tables: Iterable[Table]) -> Table:
-    """The rows of all tables in order; no tables give an empty one.
+    """Join tables into one.
 
     Args:
-        tables: Tables of any kinds and rounds.
+        tables: The tables; there may be none.
 
     Returns:
-        One table.
+        Their rows, in order.
 
     Example:
         >>> import torch
@@ -286,7 +286,7 @@ def read_table(folder: Folder) -> Table:
         folder: A folder of influence.
 
     Returns:
-        One table with the rows of all rounds.
+        The table.
 
     Raises:
         FileNotFoundError: If there are no parts.
@@ -330,10 +330,10 @@ def save_array(folder: Folder, name: str, tensor: Tensor, note: Mapping[str, str
     """Save a tensor to NAME.safetensors in a folder, completely or not at all, with a checksum.
 
     Args:
-        folder: The folder to save to.
-        name: The name of the array: letters, digits, "_", "-" and ".".
+        folder: The folder.
+        name: The array's name: letters, digits, "_", "-" and ".".
         tensor: The array.
-        note: A description, saved with it.
+        note: What to say about it; saved in the same file.
 
     Example:
         >>> save_array("influence", "proximal", given, {"rounds": "0-19"})  # doctest: +SKIP
@@ -345,8 +345,8 @@ def load_array(folder: Folder, name: str) -> tuple[Tensor, dict[str, str]]:
     """Load an array that `save_array` saved.
 
     Args:
-        folder: The folder it was saved to.
-        name: The name of the array.
+        folder: The folder.
+        name: The array's name.
 
     Returns:
         The tensor, bit for bit, and its note.

@@ -21,6 +21,14 @@ def plot(W: Float[Tensor, "n n"], path: Folder, *, title: str = "") -> None:
     """Plot W as PNG or SVG: the graph on the left (up to 64 participants), the matrix on the right.
 
     The area of a participant shows the weight that others give it, the width and darkness of an arrow its weight.
+
+    Args:
+        W: A mixing matrix.
+        path: The file to write; its ending says which format.
+        title: Shown above.
+
+    Example:
+        >>> plot(cd.topology.mixing("ring", 8)(0), "ring.png", title="A ring of 8")  # doctest: +SKIP
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine

@@ -38,7 +38,18 @@ class Evidence(NamedTuple):
 
 
 def no_evidence(scores: Float[Tensor, "signals n n"]) -> Evidence:
-    """Evidence before the first round, for scores of this shape."""
+    """Evidence before the first round.
+
+    Args:
+        scores: Scores of the shape that rounds will have.
+
+    Returns:
+        Evidence that weighs nothing.
+
+    Example:
+        >>> no_evidence(torch.zeros(2, 5, 5)).total.shape
+        torch.Size([2, 5, 5])
+    """
     zeros = torch.zeros_like(scores, dtype=torch.float64)
     return Evidence(zeros[0], zeros[0], zeros, zeros)
 
@@ -77,7 +88,20 @@ def accumulate(
 
 
 def deviations(evidence: Evidence, allowance: Allowance = ALLOWANCE) -> Float[Tensor, "signals n n"]:
-    """D, in robust standard deviations; 0 where k heard nothing from j, or knows fewer than three neighbours."""
+    """How unusual each neighbour is, in robust standard deviations (D).
+
+    Args:
+        evidence: What `accumulate` returned after the last round.
+        allowance: As in `detect`.
+
+    Returns:
+        D[j, k] by each signal; 0 where k heard nothing from j, or knows fewer than three neighbours.
+
+    Example:
+        >>> scores = torch.rand(1, 5, 5)
+        >>> deviations(accumulate(no_evidence(scores), scores, torch.eye(5) == 0)).shape
+        torch.Size([1, 5, 5])
+    """
     offset, spread = _offsets(evidence)
     allowed = torch.as_tensor(allowance, dtype=offset.dtype, device=offset.device).reshape(-1, 1, 1)
     return offset / torch.maximum(spread, (_noise(evidence) + allowed.square()).sqrt())
@@ -88,7 +112,18 @@ def lasting_spread(evidence: Evidence) -> Float[Tensor, " signals"]:
 
     The standard deviation of the Gaussian that has the same 2/3 quantile of |M − median|, over the links of all
     receivers, less the noise of N rounds. Attackers on up to a third of the links cannot raise it above that of the
-    honest. Receivers must share how their neighbours differ. 0 if nobody knows three neighbours.
+    honest. Receivers must share how their neighbours differ.
+
+    Args:
+        evidence: What `accumulate` returned after the last round, with the links of all receivers.
+
+    Returns:
+        The standard deviation by each signal; 0 if nobody knows three neighbours.
+
+    Example:
+        >>> scores = torch.rand(1, 5, 5)
+        >>> lasting_spread(accumulate(no_evidence(scores), scores, torch.eye(5) == 0)).shape
+        torch.Size([1])
     """
     offset, _ = _offsets(evidence)
     counts = (evidence.weight > 0).sum(0)
@@ -138,10 +173,22 @@ def strengths(
 
 @lru_cache(maxsize=256)
 def threshold(neighbours: int, rate: float, measured: bool = False) -> float:
-    """The |D| that one of so many honest neighbours exceeds with probability `rate`; infinite for fewer than three.
+    """The |D| that one of so many honest neighbours exceeds with probability `rate`.
 
     Simulated with Gaussian means: exact if honest participants differ by the allowance, conservative if they differ
-    less. With `measured`, the spread is not given but estimated from the same neighbours.
+    less.
+
+    Args:
+        neighbours: How many neighbours the receiver knows.
+        rate: The false-alarm rate.
+        measured: Whether the spread is estimated from the same neighbours instead of given.
+
+    Returns:
+        The threshold; infinite for fewer than three neighbours.
+
+    Example:
+        >>> threshold(2, rate=0.01)
+        inf
     """
     if neighbours < LEAST:
         return math.inf

@@ -70,7 +70,20 @@ def part_of(removal: Removal, draw: Draw, nodes: int, members: Sequence[int] = (
 def forgotten_samples(
     removal: Removal, draws: Iterable[Draw], nodes: int, members: Sequence[int] = ()
 ) -> Int[Tensor, " samples"]:
-    """The training samples that the forgotten parts used, each once; of `members` if not of all."""
+    """The training samples that the forgotten updates and samples of these rounds used.
+
+    Args:
+        removal: What is forgotten.
+        draws: The draws of the rounds.
+        nodes: The number of participants.
+        members: The participants whose rows the draws have; empty if they have all.
+
+    Returns:
+        The samples' numbers, each once, in ascending order.
+
+    Example:
+        >>> forgotten_samples(Removal(nodes=(3,)), (one.draw for one in rounds), network.nodes)  # doctest: +SKIP
+    """
     used = [torch.zeros(0, dtype=torch.int64)]
     for draw in draws:
         part, batch = part_of(removal, draw, nodes, members), draw.batch.cpu()

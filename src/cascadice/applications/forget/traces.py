@@ -48,7 +48,20 @@ def distance(
 def sample_losses(
     network: Network, participants: Participants, samples: Samples, chunk: int = 512
 ) -> Float[Tensor, "n samples"]:
-    """The loss of every participant's model on each single sample. Cost: one forward pass each."""
+    """The loss of every participant's model on each single sample. Cost: one forward pass each.
+
+    Args:
+        network: The network whose loss it is.
+        participants: The models.
+        samples: The samples.
+        chunk: How many samples to evaluate at once.
+
+    Returns:
+        A loss for each model and sample.
+
+    Example:
+        >>> losses = sample_losses(network, rounds[-1].after, network.data.test)  # doctest: +SKIP
+    """
     measure = (per_sample(network.learner.loss),)
     losses = []
     with torch.no_grad():

@@ -48,7 +48,17 @@ def of_results(folder: Path, title: str, results: Sequence[Json], notes: Sequenc
 
 
 def result_folders(folder: Path) -> list[Path]:
-    """This folder if it holds a result; otherwise those in it that do, in the order that the manifest gives."""
+    """Find the results of `cascadice reproduce`.
+
+    Args:
+        folder: The folder of one figure, or of several.
+
+    Returns:
+        The folder itself if it holds a result; otherwise the folders in it that do, in the order of the manifest.
+
+    Example:
+        >>> result_folders(Path("out/reproduce"))  # doctest: +SKIP
+    """
     if (folder / RESULT).exists():
         return [folder]
     try:
@@ -69,7 +79,18 @@ def unfinished(folder: Path) -> str:
 
 
 def read_result(folder: Path, notes: list[str]) -> Json | None:
-    """Read the result in a folder; if that fails, None, and the reason in `notes`."""
+    """Read the result in a folder.
+
+    Args:
+        folder: The folder of a figure.
+        notes: Receives the reason if it cannot be read.
+
+    Returns:
+        What result.json holds, or None.
+
+    Example:
+        >>> read_result(Path("out/reproduce/ripples"), notes := [])  # doctest: +SKIP
+    """
     try:
         result = files.read_json(folder / RESULT)
         if absent := [name for name in REQUIRED if name not in result]:
@@ -81,20 +102,54 @@ def read_result(folder: Path, notes: list[str]) -> Json | None:
 
 
 def command_line(name: str, result: Mapping[str, Any]) -> str:
-    """The command that made this result."""
+    """The command that made this result.
+
+    Args:
+        name: The figure's name.
+        result: What `read_result` returned.
+
+    Returns:
+        The command, as typed in a shell.
+
+    Example:
+        >>> command_line("ripples", {"settings": {"quick": True, "mixing": None}})
+        'cascadice reproduce ripples --quick'
+    """
     quick, mixing = (bool(result["settings"][name]) for name in ("quick", "mixing"))
     return f"cascadice reproduce {name}{' --quick' * quick}{' --mixing FILE.csv' * mixing}"
 
 
 def provenance(result: Mapping[str, Any]) -> str:
-    """The scale of a result, how long it took, and the device and version that made it."""
+    """Where a result comes from: its scale, how long it took, the device and the version.
+
+    Args:
+        result: What `read_result` returned.
+
+    Returns:
+        One sentence.
+
+    Example:
+        >>> provenance({"settings": {"quick": False}, "seconds": 61.2, "device": "cpu", "version": "0.2.0"})
+        "the paper's settings; 61 s on cpu, cascadice 0.2.0"
+    """
     quick = result["settings"]["quick"]
     scale = "quick: fewer participants, rounds and points than the paper" if quick else "the paper's settings"
     return f"{scale}; {result['seconds']:.0f} s on {result['device']}, cascadice {result['version']}"
 
 
 def text_table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A header and the rows of a summary as text; columns without any value are left out."""
+    """The summary of a result as text.
+
+    Args:
+        rows: The rows, all with the same names.
+
+    Returns:
+        A header and the rows; columns without any value are left out.
+
+    Example:
+        >>> text_table([{"test_accuracy": 0.41256, "note": None}])
+        [['test accuracy'], ['0.4126']]
+    """
     names = [name for name in rows[0] if any(row[name] is not None for row in rows)] if rows else []
     return [[name.replace("_", " ") for name in names], *([_cell(row[name]) for name in names] for row in rows)]
 
