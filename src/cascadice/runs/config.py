@@ -249,7 +249,18 @@ def alike(each: Sequence[Config], value: Callable[[Config], Any]) -> Any:
 
 
 def schedule(config: Config) -> "Schedule":
-    """The mixing matrix of each round, from the CSV file or the named topology."""
+    """The mixing matrix of each round, from the CSV file or the named topology.
+
+    Args:
+        config: The settings of the run.
+
+    Returns:
+        A function from the round number to W.
+
+    Example:
+        >>> schedule(Config(nodes=4, topology="ring"))(0).shape
+        torch.Size([4, 4])
+    """
     from cascadice import topology
     from cascadice.runs import forecast, memory
 
@@ -277,6 +288,17 @@ def length(config: Config, parts: Sequence[Sized]) -> int:
     """The number of rounds, given the samples that participants hold.
 
     An epoch is the number of rounds in which all participants together use all their batches.
+
+    Args:
+        config: The settings of the run.
+        parts: The samples of each participant.
+
+    Returns:
+        The number of rounds.
+
+    Example:
+        >>> length(Config(epochs=2.0, batch_size=10), [range(100)] * 16)
+        20
     """
     from cascadice.data.batches import rounds_per_epoch
 
