@@ -166,7 +166,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, remedy: str = checksums.RECOMPUTE) -> dict[str, Any]:
-    """Read the JSON object in a file, after checking the file against its checksum where it has one.
+    """Read the JSON object in a file, after checking it against its checksum if it has one.
 
     Args:
         path: The file.

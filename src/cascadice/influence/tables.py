@@ -219,12 +219,6 @@ def concatenate(tables: Iterable[Table]) -> Table:
     Returns:
         Their rows, in order.
 
-    Args:
-        tables: Tables of any kinds and rounds.
-
-    Returns:
-        One table.
-
     Example:
         >>> import torch
         >>> rounds = [table_of_participants("shares", t, torch.tensor([-0.5, 0.25])) for t in (0, 1)]
@@ -349,10 +343,6 @@ def save_array(folder: Folder, name: str, tensor: Tensor, note: Mapping[str, str
 
 def load_array(folder: Folder, name: str) -> tuple[Tensor, dict[str, str]]:
     """Load an array that `save_array` saved.
-
-    Args:
-        folder: The folder it was saved to.
-        name: The name of the array.
 
     Args:
         folder: The folder.

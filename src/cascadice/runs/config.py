@@ -252,13 +252,14 @@ def schedule(config: Config) -> "Schedule":
     """The mixing matrix of each round, from the CSV file or the named topology.
 
     Args:
-        config: The settings of a run.
+        config: The settings of the run.
 
     Returns:
-        A function of the round.
+        A function from the round number to W.
 
     Example:
-        >>> schedule(Config(topology="ring", nodes=4))(0)[0].tolist()  # doctest: +SKIP
+        >>> schedule(Config(nodes=4, topology="ring"))(0).shape
+        torch.Size([4, 4])
     """
     from cascadice import topology
     from cascadice.runs import forecast, memory
@@ -289,15 +290,15 @@ def length(config: Config, parts: Sequence[Sized]) -> int:
     An epoch is the number of rounds in which all participants together use all their batches.
 
     Args:
-        config: The settings of a run.
+        config: The settings of the run.
         parts: The samples of each participant.
 
     Returns:
         The number of rounds.
 
     Example:
-        >>> length(Config(rounds=40), [range(100)] * 16)
-        40
+        >>> length(Config(epochs=2.0, batch_size=10), [range(100)] * 16)
+        20
     """
     from cascadice.data.batches import rounds_per_epoch
 
