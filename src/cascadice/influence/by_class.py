@@ -68,7 +68,18 @@ class ByClass:
 
 
 def unpack(packed: Float[Tensor, "classes columns"], at: float) -> ByClass:
-    """The inverse of `ByClass.packed`."""
+    """The inverse of `ByClass.packed`.
+
+    Args:
+        packed: What `packed` returned.
+        at: The α of the run.
+
+    Returns:
+        The scores by class.
+
+    Example:
+        >>> unpack(scores.packed(), scores.at)  # doctest: +SKIP
+    """
     nodes = packed.shape[1] // 2
     return ByClass(at, packed[:, 0], packed[:, 1 : nodes + 1], packed[:, nodes + 1 :])
 
