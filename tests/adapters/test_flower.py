@@ -214,9 +214,7 @@ def test_refusals(one_thread):
         watched(optimizer=sgd, momentum=0.9)
     for helping in (False, True):
         more = {"tells": helping, "optimizer": sgd if helping else None}
-        with pytest.raises(
-            ValueError, match="the new model must be the weighted mean of the clients. models"
-        ):
+        with pytest.raises(ValueError, match=r"the new model must be the weighted mean of the clients. models"):
             watched(FedAvgM(fraction_evaluate=0.0, server_learning_rate=0.5), **more)
     fresh = flower.Watched(FedAvg(), model(), F.cross_entropy, Samples(*samples()))
     with pytest.raises(ValueError, match="no round has been watched yet"):
