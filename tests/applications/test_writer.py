@@ -78,6 +78,8 @@ def test_intervals_in_words():
     assert [plus_minus(*pair, 3) for pair in ((-0.0, 0.25), (1.5, float("nan")))] == ["+0.000 ± 0.250", "+1.500"]
     assert plus_minus(0.00214, 0.00206) == "+0.00214 ± 0.00206"  # not +0.0021 ± 0.0021, which would not exclude 0
     assert plus_minus(-0.0004, 0.0003, 3) == "-0.0004 ± 0.0003"
+    assert plus_minus(-0.00146, 0.000098) == "-0.001460 ± 0.000098"  # not ± 9.8e-05
+    assert plus_minus(-0.0000146, 0.0000098) == "-1.46e-05 ± 9.8e-06"
     assert plus_minus(0.00206, 0.00214) == "+0.0021 ± 0.0021"
     assert saved_bounds([[-1, 2], [0, 3]]).high.tolist() == [2, 3]
     assert saved_bounds(None) is saved_bounds([[None, None]]) is None

@@ -65,6 +65,20 @@ def test_a_network_shows_influence_by_size_and_colour(ax):
         pictures.network(topology.build("ring", 4)(0), [1.0, 2.0, 3.0], ax=ax)
 
 
+@pytest.mark.parametrize("inches", [2, 8])
+def test_numbers_stand_clear_of_circles_whatever_the_size_of_the_axes(inches):
+    figure = Figure((inches, inches))
+    ax = pictures.network(topology.build("ring", 4)(0), [-1.0, 1.0, -1.0, 1.0], ax=figure.subplots())
+    figure.canvas.draw()
+    circles = ax.collections[-1]
+    centres = ax.transData.transform(circles.get_offsets())
+    radius = np.sqrt(circles.get_sizes()) / 2 * figure.dpi / 72  # sizes are in points
+    for node, number in enumerate(ax.texts):
+        box = number.get_window_extent()
+        nearest = np.clip(centres[node], (box.x0, box.y0), (box.x1, box.y1))
+        assert np.linalg.norm(nearest - centres[node]) > radius[node]
+
+
 def test_decay_and_agreement_draw_every_estimator(ax):
     assert pictures.decay({"truth": [0.3, 0.2], "shares": [0.3, 0.1]}, ax=ax) is ax
     assert [bar.get_height() for bar in ax.patches] == [0.3, 0.2, 0.3, 0.1]

@@ -38,12 +38,22 @@ def test_numbers_of_a_column_have_the_same_decimals(tab):
 
 def test_an_interval_that_excludes_0_is_seen_to(tab):
     tab.js("window.fresh = JSON.parse(document.getElementById('data').textContent)")
-    pairs = [(0.00214, 0.00206), (-0.021201, 0.021199), (0.00206, 0.00214), (-0.1686, 0.0038)]
+    pairs = [(0.00214, 0.00206), (-0.021201, 0.021199), (0.00206, 0.00214), (-0.00146, 0.000098)]
     given = [{"value": value, "half": half} for value, half in pairs]
     tab.js(f"fresh.samples.harmed = {json.dumps(given)}.map(one => ({{...fresh.samples.harmed[0], ...one}}))")
     tab.js("cascadice.render(fresh)")
     shown = tab.js("[...document.querySelectorAll('#samples-harmed b')].map(b => b.textContent)")
-    assert shown == ["+0.00214 ± 0.00206", "−0.021201 ± 0.021199", "+0.0021 ± 0.0021", "−0.1686 ± 0.0038"]
+    assert shown == ["+0.00214 ± 0.00206", "−0.021201 ± 0.021199", "+0.0021 ± 0.0021", "−0.001460 ± 0.000098"]
+
+
+def test_commands_and_flags_in_a_sentence_are_code(tab):
+    tab.js("window.fresh = JSON.parse(document.getElementById('data').textContent)")
+    tab.js(
+        "fresh.findings = ['ask both with `cascadice influence --hops 2`, or --kind truth.']; cascadice.render(fresh)"
+    )
+    assert tab.text("#findings") == "Ask both with cascadice influence --hops 2, or --kind truth."
+    code = tab.js("[...document.querySelectorAll('#findings code')].map(c => [c.textContent, c.className])")
+    assert code == [["cascadice influence --hops 2", ""], ["--kind", "flag"]]
 
 
 def test_receivers_that_are_not_drawn_count(tab):

@@ -80,9 +80,8 @@ def settings(optimizer: torch.optim.Optimizer) -> Settings:
         name for name in signature(PURE[kind][0] if kind in PURE else kind).parameters if name not in EXECUTION_OPTIONS
     ]
     rates = [float(group["lr"]) for group in groups]
-    usual = (
-        rates if any(rates) else [float(group.get("initial_lr", 1.0)) for group in groups]
-    )  # a warm-up may start at 0
+    # a warm-up may start at 0
+    usual = rates if any(rates) else [float(group.get("initial_lr", 1.0)) for group in groups]
     quiet = OMITTED_UNLESS_SET if kind in PURE else ()
     options = tuple(
         {name: _plain(group[name]) for name in names if name in group and (group[name] or name not in quiet)}
@@ -250,9 +249,7 @@ def torch_step(kind: Any, options: dict[str, Any]) -> Optimizer:
 
     def optimizer(theta: Tensor, gradient: Tensor, lr: Any) -> torch.optim.Optimizer:
         made: torch.optim.Optimizer = kind([theta], **options, lr=1.0, differentiable=True, foreach=False)
-        made.param_groups[0]["lr"] = (
-            lr  # set afterwards, because it may be a tangent, which the constructor would refuse
-        )
+        made.param_groups[0]["lr"] = lr  # not above: it may be a tangent, which the constructor would refuse
         theta.grad = gradient
         return made
 

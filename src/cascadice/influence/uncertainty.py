@@ -177,7 +177,7 @@ def plus_minus(value: float, half: float | None, digits: int | None = None) -> s
     """
     if half is None or not math.isfinite(half):
         return f"{value + 0.0:+.3g}" if digits is None else f"{value + 0.0:+.{digits}f}"
-    if digits is None and (half < 1e-4 or half >= 1e6):
+    if digits is None and (half < 1e-6 or max(abs(value), half) < 1e-4 or half >= 1e6):
         return f"{value:+.3g} ± {half:.2g}"
     shown = max(0, 1 - math.floor(math.log10(half))) if digits is None else digits
     while abs(value) > half and shown < MOST_DECIMALS and f"{abs(value):.{shown}f}" == f"{half:.{shown}f}":

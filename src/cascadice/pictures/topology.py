@@ -67,21 +67,25 @@ def plot_network(
     for i in np.argsort(strength, kind="stable"):  # strong arrows on top
         axes.add_patch(_arrow(position[j[i]], position[k[i]], area[j[i]], area[k[i]], strength[i], crowding, colour))
     axes.scatter(*position.T, s=area, c=fill, edgecolors="#222222", linewidths=1.2, zorder=3)
-    for node, (x, y) in enumerate(position * 1.17):
-        axes.text(x, y, str(node), ha="center", va="center", fontsize=11 if nodes <= 32 else 8, zorder=4)
+    size = 11 if nodes <= 32 else 8
+    for node, outwards in enumerate(position):
+        away = outwards * (math.sqrt(area[node]) / 2 + size)  # in points, as circles are: clear of them in any axes
+        look = {"xytext": away, "textcoords": "offset points", "va": "center"}
+        axes.annotate(str(node), outwards, **look, ha="center", fontsize=size, zorder=4)
         if notes:
-            axes.annotate(notes[node], (x, y), **_beside(x, y), textcoords="offset points", fontsize=8, color="0.3")
-    wide, high = (1.9, 1.4) if notes else (1.3, 1.3)
+            axes.annotate(notes[node], outwards, **look | _beside(away, outwards), fontsize=8, color="0.3")
+    wide, high = (2.0, 1.6) if notes else (1.3, 1.3)
     axes.set(xlim=(-wide, wide), ylim=(-high, high), aspect="equal")
     axes.set_title("who sends to whom (size: weight the others give it)")
     axes.axis("off")
 
 
-def _beside(x: float, y: float) -> dict[str, Any]:
-    """Where a note about a participant goes: outwards of its number, which is here."""
+def _beside(away: Any, outwards: Any) -> dict[str, Any]:
+    """Where a note about a participant goes: beyond its number, which is `away` from it in this direction."""
+    (x, y), (right, up) = outwards, away
     if abs(x) < 0.1:
-        return {"xytext": (0, 14 if y > 0 else -14), "ha": "center", "va": "center"}
-    return {"xytext": (12 if x > 0 else -12, 0), "ha": "left" if x > 0 else "right", "va": "center"}
+        return {"xytext": (right, up + math.copysign(14, y)), "ha": "center"}
+    return {"xytext": (right + math.copysign(12, x), up), "ha": "left" if x > 0 else "right"}
 
 
 def _arrow(start: Any, end: Any, start_area: float, end_area: float, strength: float, width: float, colour: Any) -> Any:

@@ -29,10 +29,11 @@ const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-// Flags are set as code, which is not broken at its hyphens.
+// Flags, which are not broken at their hyphens, and `commands` are set as code.
 function sentence(text) {
   const shown = capital(text).replace(/(^|[ (])-(?=\d)/g, "$1−").replaceAll(" -> ", " → ");
-  return element("li", {}, ...shown.split(/(--[a-z][a-z-]*)/).map((part) => (part.startsWith("--") ? element("code", { class: "flag" }, part) : part)));
+  const code = (part) => (part.startsWith("`") ? element("code", {}, part.slice(1, -1)) : element("code", { class: "flag" }, part));
+  return element("li", {}, ...shown.split(/(`[^`]+`|--[a-z][a-z-]*)/).map((part, place) => (place % 2 ? code(part) : part)));
 }
 
 function navigation() {

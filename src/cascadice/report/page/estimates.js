@@ -40,7 +40,7 @@ function interval({ value, half }) {
   if (!half) return signed(value);
   let decimals = Math.min(100, Math.max(0, 1 - Math.floor(Math.log10(half))));
   while (Math.abs(value) > half && decimals < 12 && Math.abs(value).toFixed(decimals) === half.toFixed(decimals)) decimals++;
-  const text = half >= 1e-4 && half < 1e6 ? [value.toFixed(decimals), half.toFixed(decimals)] : [number(value), number(half, 2)];
+  const text = half >= 1e-6 && Math.max(Math.abs(value), half) >= 1e-4 && half < 1e6 ? [value.toFixed(decimals), half.toFixed(decimals)] : [number(value), number(half, 2)];
   return `${value > 0 ? "+" : ""}${text.join(" ± ")}`.replaceAll("-", "−");
 }
 

@@ -42,9 +42,8 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
     ]  # fmt: skip
     columns = ["participant", *kinds, "95 % interval", "verdict", *(["injected"] if injected else [])]
     points = whole.note.get("points", Question(("whole-run-shares",)).points) if SHARES in kinds else None
-    findings = (
-        [POINTS.format(points, "" if str(points) == "1" else "s")] if points else []
-    )  # the others are on top of the page
+    # the others are on top of the page
+    findings = [POINTS.format(points, "" if str(points) == "1" else "s")] if points else []
     results = {
         "title": headline(whole.summary),
         "findings": findings,
