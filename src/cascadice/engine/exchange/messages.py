@@ -125,8 +125,11 @@ class Messages:
             self._check_finite(round_.t, self._sent)
             raise
         self._mixed, self.incomplete = round_.W, not ways.sources <= came
+        if self.incomplete and self._stops:
+            raise PeerError(
+                f"a message of round {round_.t} left participants out. Do all processes run the same network?"
+            )
         if self.incomplete:
-            self._check_complete(round_.t)
             there = _flags(torch.tensor(sorted(came)), len(ways.W))
             self._mixed = ways.W.index_copy(0, self._own, renormalised(mine, there, self._own))
             mixed = rescaled(mixed, rows, mine, there)
@@ -152,7 +155,9 @@ class Messages:
             heard = (weights != 0).any(0)
             # who was not heard gets an empty message, or it would wait
             if bool(heard.any()) or any_weight(planned[self._own][:, self._parts[peer]]):
-                self._send(peer, ADJOINT, round_.t, self._parts[peer][heard], _product(weights[:, heard].T, wide))
+                rows = _product(weights[:, heard].T, wide)
+                data = frames.pack(Frame(ADJOINT, self._step, round_.t, self._parts[peer][heard], rows))
+                self.post.send(peer, data, self.attendance.patience)
         theta = _product(W[self._own][:, self._own].T, adjoint.theta)
         hearing = [p for p in self._peers if any_weight(W[self._parts[p]][:, self._own])]
         for frame in self._frames(ADJOINT, round_.t, hearing):
@@ -237,9 +242,6 @@ class Messages:
         newest = {peer: self.post.newest(peer, self._step) for peer in self._peers}
         return {peer: frame for peer, frame in newest.items() if frame is not None}
 
-    def _send(self, peer: int, kind: int, t: int, nodes: Tensor, rows: Float[Tensor, "rows d"]) -> None:
-        self.post.send(peer, frames.pack(Frame(kind, self._step, t, nodes, rows)), self.attendance.patience)
-
     def _frames(self, kind: int, t: int, peers: Sequence[int]) -> Iterator[Frame]:
         """The messages of these peers in this exchange, of those whose message can be used."""
         start, step = monotonic(), self._step
@@ -272,10 +274,6 @@ class Messages:
             self.post.send(other, frames.notice(STILL_WAITING, step))
         self._waited = step
         return self.post.receive(peer, kind, step, end, self.attendance.patience)
-
-    def _check_complete(self, t: int) -> None:
-        if self._stops:
-            raise PeerError(f"a message of round {t} left participants out. Do all processes run the same network?")
 
     def _check_finite(self, t: int, sent: Sequence[Tensor]) -> None:
         wrong = (node for data in sent if (node := frames.not_finite(data)) is not None)
