@@ -130,7 +130,7 @@ def test_processes_with_different_policies_or_missing_ones_are_named():
 def test_processes_that_were_told_of_different_numbers_of_processes_say_so():
     """Otherwise each would wait for somebody who never comes."""
     store = dist.HashStore()
-    with pytest.raises(ConnectionError, match="process 1 did not come"):
+    with pytest.raises(ConnectionError, match="process 1 did not arrive"):
         rendezvous.arrive(store, 0, 2, 0.1, "stop", False)
     with pytest.raises(ValueError, match="WORLD_SIZE is '2' in process 0, '3' in process 1"):
         rendezvous.arrive(store, 1, 3, 5.0, "stop", False)

@@ -87,12 +87,14 @@ def pull_back(
 
 
 def _check_finite(round_: Round, pulled: Pulled) -> None:
-    """Derivatives may overflow although all losses of the run are finite."""
-    if len(overflown := (~pulled.rates.isfinite()).nonzero()):
-        raise DivergedError(
-            round_.t, int(overflown[0]), "Training is too rough to be followed backwards: lower the learning rate, or "
-            "retrain without the data.", sent="has a derivative of the final loss that",
-        )  # fmt: skip
+    """Derivatives may overflow, or not exist, although all losses of the run are finite."""
+    if len(wrong := (~pulled.rates.isfinite()).nonzero()):
+        remedy = (
+            "Training may be too rough to follow backwards: lower the learning rate, or retrain without the data. Or "
+            "something in the model, loss or optimizer has no derivative, such as a square root of 0: replace it."
+        )
+        sent = "has a derivative of the final loss that"
+        raise DivergedError(round_.t, int(wrong[0]), remedy, sent=sent)
 
 
 def _check_buffers(round_: Round) -> None:

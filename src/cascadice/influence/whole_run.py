@@ -189,7 +189,6 @@ def sweep(
     try:
         for round_, pulled in pull_back(pulling, source, start, adjoint=adjoint, samples=run.samples):
             scale = per_unit if run.during is None or round_.t in run.during else torch.zeros_like(per_unit)
-            _check_numbers(round_.t, pulled.rates)
             samples = pulled.samples * scale[:, None].to(pulled.samples)
             drawn = round_.draw.batch.flatten(1)[:, : samples.shape[1]].cpu()
             yield RoundScores(round_.t, pulled.rates * scale, samples, drawn, Sweep(round_.t, pulled.before, value))
@@ -197,14 +196,3 @@ def sweep(
                 run.played()
     except DivergedError as error:
         raise run.diverged(error) from None
-
-
-def _check_numbers(t: int, rates: Tensor) -> None:
-    """Refuse derivatives that are not numbers: a NaN would be read as "not asked for", and its round left out."""
-    if not bool((wrong := ~rates.isfinite()).any()):
-        return
-    who = int(wrong.nonzero()[0])
-    raise ValueError(
-        f"influence must be a number; of participant {who}'s update in round {t} it is {float(rates[who])}. The model, "
-        "the loss or the optimizer has no derivative there: replace what has none, such as a square root of 0."
-    )
