@@ -28,7 +28,7 @@ from cascadice.engine.exchange.routes import routes
 from cascadice.engine.parts import split
 from cascadice.influence import reverse_gossip
 from cascadice.influence.whole_run import whole_run
-from cascadice.runs.processes import World, joined
+from cascadice.runs.distributed.processes import World, joined
 from cascadice.topology import links
 
 ROUNDS, TURNS = 10, 9

@@ -10,7 +10,7 @@ torchrun, one process does it all: same numbers.
 from cascadice import data, models, network
 from cascadice.engine import Operator, evaluate_on, simulate
 from cascadice.influence.reverse_gossip import by_participant, reverse_gossip
-from cascadice.runs.processes import joined
+from cascadice.runs.distributed.processes import joined
 
 NODES, ROUNDS, HOPS = 8, 40, 2
 

@@ -17,7 +17,7 @@ from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.parts import part_of
 from cascadice.influence import reverse_gossip
 from cascadice.influence.whole_run import whole_run
-from cascadice.runs.processes import joined
+from cascadice.runs.distributed.processes import joined
 
 NODES, ROUNDS, CLOSE = 8, 6, 1e-10
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from engine.cases import make
-from runs.worlds import fit_for_threads, together
+from runs.distributed.worlds import fit_for_threads, together
 
 import cascadice as cd
 from cascadice import cli, loggers

@@ -113,8 +113,8 @@ def _application(name: str) -> Callable[[argparse.Namespace], None]:
     """The command of an application, imported when it is called: torch takes seconds to import."""
 
     def command(args: argparse.Namespace) -> None:
+        from cascadice.runs.distributed.processes import started
         from cascadice.runs.folder import locked_for_writing
-        from cascadice.runs.processes import started
 
         if started() and "interface" in args:  # each process locks its own folder
             import_module(f"cascadice.applications.{name}.findings").run(args)

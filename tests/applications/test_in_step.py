@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from runs.worlds import CONFIG as LONGER
-from runs.worlds import LOCK, fit_for_threads, together, trained
+from runs.distributed.worlds import CONFIG as LONGER
+from runs.distributed.worlds import LOCK, fit_for_threads, together, trained
 from torch.utils._pytree import tree_flatten
 
 from cascadice import files
@@ -30,7 +30,7 @@ from cascadice.engine import Operator
 from cascadice.report.checking import check_processes
 from cascadice.report.page.sections import read_sections
 from cascadice.runs import store, train
-from cascadice.runs.processes import ONE_PROCESS, folder_name
+from cascadice.runs.distributed.processes import ONE_PROCESS, folder_name
 
 assert fit_for_threads  # a fixture
 OWN = ([0, 1, 2], [3, 4])

@@ -18,8 +18,8 @@ from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Round
 from cascadice.runs import store
 from cascadice.runs.config import build
-from cascadice.runs.departures import read_departures, really
-from cascadice.runs.processes import folder_name
+from cascadice.runs.distributed.departures import read_departures, really
+from cascadice.runs.distributed.processes import folder_name
 from chaos.launched import Kill, config
 from chaos.verify import AFTER, CLOSE, LATER, Fault, where
 from chaos.worker import NODES, PARTS, RANKS

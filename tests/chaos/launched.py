@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cascadice.runs import store
 from cascadice.runs.config import Config
-from cascadice.runs.processes import folder_name
+from cascadice.runs.distributed.processes import folder_name
 from chaos.unhurried import PACE
 from chaos.verify import AFTER
 from chaos.worker import NODES, RANKS

@@ -14,7 +14,7 @@ from cascadice.engine.exchange.geometry import inner_products, neighbours
 from cascadice.engine.operator import Exchange
 from cascadice.influence.proximity import Proximity, own_data, placed, proximity_of
 from cascadice.runs import store
-from cascadice.runs.processes import ONE_PROCESS, World
+from cascadice.runs.distributed.processes import ONE_PROCESS, World
 from cascadice.runs.recording import Recording
 
 SAMPLES = 128  # to evaluate on in a round, if participants hold as many

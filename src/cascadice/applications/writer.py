@@ -12,9 +12,9 @@ from cascadice import files
 from cascadice.applications.plain import Json, plain
 from cascadice.console import Console, say
 from cascadice.pictures import charts
-from cascadice.runs import together
+from cascadice.runs.distributed import together
+from cascadice.runs.distributed.processes import ONE_PROCESS, World, joined
 from cascadice.runs.folder import locked_for_writing, read_run_config
-from cascadice.runs.processes import ONE_PROCESS, World, joined
 from cascadice.runs.recording import Recording, results_folder
 
 SIGN_RULE = "Negative = the loss went down = it helped; positive = it harmed."  # of influence, wherever it is shown

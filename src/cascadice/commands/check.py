@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> int:
     from cascadice.console import Console, say
     from cascadice.files import checksums
     from cascadice.report.checking import check_processes, check_run, summary
-    from cascadice.runs.gathering import places_of
+    from cascadice.runs.distributed.gathering import places_of
 
     console = Console(quiet=args.quiet)
     folders = places_of(args.run) or [Path(args.run)]

@@ -14,8 +14,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from cascadice.runs import ask, pairs, together
-    from cascadice.runs.processes import joined
+    from cascadice.runs import ask, pairs
+    from cascadice.runs.distributed import together
+    from cascadice.runs.distributed.processes import joined
 
     with joined(args.interface, args.timeout, tell_samples=args.tell_samples) as world:
         question, settings = flags.question_from(args), flags.settings_from(args)

@@ -45,7 +45,7 @@ def _by_name(results: list[dict[str, Any]]) -> list[str]:
 def _has_results(folder: Path) -> bool:
     """Whether the folder holds results rather than a run; a folder with neither is a mistake."""
     from cascadice.report.page.results import MANIFEST, RESUME, result_folders, unfinished
-    from cascadice.runs.gathering import places_of
+    from cascadice.runs.distributed.gathering import places_of
 
     if (run := bool(places_of(folder))) or result_folders(folder):
         return not run

@@ -45,9 +45,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from cascadice.runs import together, train
+    from cascadice.runs import train
+    from cascadice.runs.distributed import together
+    from cascadice.runs.distributed.processes import joined
     from cascadice.runs.folder import launcher
-    from cascadice.runs.processes import joined
 
     recipe = args.recipe or "default"
     name = recipe if recipe in RECIPES else Path(recipe).absolute().name.removesuffix(".json")

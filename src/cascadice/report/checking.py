@@ -18,6 +18,7 @@ from cascadice.report.page.sections import SHOWN, audited, together
 from cascadice.runs import store
 from cascadice.runs.binding import check_data
 from cascadice.runs.config import Config
+from cascadice.runs.distributed.gathering import mixed_up
 from cascadice.runs.folder import (
     CHAIN,
     CONFIG,
@@ -28,7 +29,6 @@ from cascadice.runs.folder import (
     read_run_config,
     run_fingerprint,
 )
-from cascadice.runs.gathering import mixed_up
 from cascadice.runs.question import length_in
 from cascadice.runs.saved import data_of
 from cascadice.runs.summary import check_range

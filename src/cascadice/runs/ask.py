@@ -14,14 +14,15 @@ from cascadice.engine.parts import numbered
 from cascadice.files import checksums, locks
 from cascadice.influence.estimators import RoundInfluence, check_part, score_rounds, table
 from cascadice.influence.tables import NOTE, concatenate, parts, read_note, renumbered, write_part
-from cascadice.runs import forecast, memory, store, together
+from cascadice.runs import forecast, memory, store
+from cascadice.runs.distributed import together
+from cascadice.runs.distributed.processes import ONE_PROCESS, World
+from cascadice.runs.distributed.shared_facts import facts_of_question
 from cascadice.runs.eval_samples import evaluate_on_first
 from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, locked_for_writing
 from cascadice.runs.playing import playable
-from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.question import FORMAT, Question, check_fits, check_note, question_note
 from cascadice.runs.recording import Recording, open_recording, spans
-from cascadice.runs.shared_facts import facts_of_question
 from cascadice.runs.summary import LOSSES, InfluenceSummary, read_summary
 from cascadice.runs.sweeps import UNFINISHED, remove_sweeps, rows_by_round, sweep_run
 from cascadice.runs.words import PLANNED, in_words, print_summary

@@ -14,11 +14,11 @@ import cascadice
 from cascadice.data.samples import DataSet, content_digest
 from cascadice.engine.networks import Network
 from cascadice.runs.config import Config, build, override
-from cascadice.runs.departures import read_departures, really
+from cascadice.runs.distributed.departures import read_departures, really
+from cascadice.runs.distributed.processes import ONE_PROCESS, World, folder_name
+from cascadice.runs.distributed.shared_facts import facts_of_run, not_one_run
 from cascadice.runs.folder import DATA, MANIFEST, launcher, read_manifest, run_fingerprint
-from cascadice.runs.processes import ONE_PROCESS, World, folder_name
 from cascadice.runs.saved import network_of
-from cascadice.runs.shared_facts import facts_of_run, not_one_run
 
 
 def build_recorded(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cascadice.runs.config import Config, field_types
 
 if TYPE_CHECKING:
-    from cascadice.runs.processes import World
+    from cascadice.runs.distributed.processes import World
     from cascadice.runs.question import Question
     from cascadice.runs.recording import Recording
 

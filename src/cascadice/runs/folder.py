@@ -14,7 +14,7 @@ from cascadice.files import checksums, jsonl, locks
 from cascadice.files.digests import check_ordinary
 from cascadice.runs import store
 from cascadice.runs.config import Config, from_json, to_json
-from cascadice.runs.departures import DEPARTURES
+from cascadice.runs.distributed.departures import DEPARTURES
 
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", checksums.MANIFEST, "training.png", "partition.png"
 WRITERS = "`cascadice run` or `cd.save`"  # of a run

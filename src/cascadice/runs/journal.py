@@ -23,10 +23,10 @@ from cascadice.files import locks
 from cascadice.runs import store
 from cascadice.runs.binding import versions
 from cascadice.runs.config import Config, to_json
-from cascadice.runs.departures import Departures, write_departures
+from cascadice.runs.distributed.departures import Departures, write_departures
+from cascadice.runs.distributed.processes import ONE_PROCESS, World
 from cascadice.runs.divergence import check_finite
 from cascadice.runs.folder import CONFIG, DATA, FIGURE, FORMAT, HOLDINGS, MANIFEST, RUN_ID, TARGETS, TOKENS
-from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.round_metrics import RoundMetrics
 
 CHECKPOINT_SECONDS = 60.0

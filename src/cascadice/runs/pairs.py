@@ -15,10 +15,11 @@ from cascadice.influence.interplay import influence_without
 from cascadice.influence.tables import NOTE, load_array, save_array
 from cascadice.influence.uncertainty import decimals
 from cascadice.influence.whole_run import whole_run
-from cascadice.runs import forecast, memory, together
+from cascadice.runs import forecast, memory
+from cascadice.runs.distributed import together
+from cascadice.runs.distributed.processes import ONE_PROCESS, World
 from cascadice.runs.folder import PAIRS, locked_for_writing
 from cascadice.runs.playing import Playable, playable
-from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.question import Question, check_fits, check_note, question_note
 from cascadice.runs.recording import open_recording
 from cascadice.runs.sweeps import UNFINISHED

@@ -13,10 +13,10 @@ from cascadice.influence.weighted_run import WeightedRun, final_value
 from cascadice.names import lookup
 from cascadice.runs import store
 from cascadice.runs.config import Config, length_of
-from cascadice.runs.departures import read_departures
+from cascadice.runs.distributed.departures import read_departures
+from cascadice.runs.distributed.processes import ONE_PROCESS, World
 from cascadice.runs.eval_samples import evaluate_on_first
 from cascadice.runs.folder import launcher, read_manifest, resuming, run_fingerprint
-from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.recording import RecordedRounds, Recording
 from cascadice.runs.saved import as_drawn
 

@@ -12,9 +12,9 @@ from cascadice.files import Folder
 from cascadice.runs import store
 from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config
-from cascadice.runs.departures import read_departures
+from cascadice.runs.distributed.departures import read_departures
+from cascadice.runs.distributed.processes import ONE_PROCESS, World, folder_name
 from cascadice.runs.folder import RUN_FILES, check_writable, read_run_config, run_fingerprint
-from cascadice.runs.processes import ONE_PROCESS, World, folder_name
 from cascadice.runs.round_metrics import quality
 
 

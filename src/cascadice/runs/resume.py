@@ -11,11 +11,11 @@ from cascadice.engine.networks import Network
 from cascadice.runs import store
 from cascadice.runs.binding import check_data, check_process, check_version, earlier_versions, version_warning
 from cascadice.runs.config import Config
-from cascadice.runs.departures import read_departures
+from cascadice.runs.distributed.departures import read_departures
+from cascadice.runs.distributed.processes import ONE_PROCESS, World, folder_name
+from cascadice.runs.distributed.shared_facts import not_one_run
 from cascadice.runs.folder import BELOW, RUN_ID, fingerprint, read_manifest, run_fingerprint
 from cascadice.runs.journal import Journal, delete_later_rounds
-from cascadice.runs.processes import ONE_PROCESS, World, folder_name
-from cascadice.runs.shared_facts import not_one_run
 
 CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same rounds
 

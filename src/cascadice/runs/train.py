@@ -17,12 +17,13 @@ from cascadice.influence.estimators import RoundInfluence
 from cascadice.influence.trust import RULES
 from cascadice.influence.trust import build as build_rule
 from cascadice.names import lookup
-from cascadice.runs import forecast, memory, store, together
+from cascadice.runs import forecast, memory, store
 from cascadice.runs.ask import answers, conclude, save_answer
 from cascadice.runs.config import Config, build, length_of, to_json
+from cascadice.runs.distributed import together
+from cascadice.runs.distributed.processes import ONE_PROCESS, World
 from cascadice.runs.folder import CONFIG, FIGURE, INFLUENCE, check_folder, check_writable, clear
 from cascadice.runs.journal import Journal, begin, ending, enter
-from cascadice.runs.processes import ONE_PROCESS, World
 from cascadice.runs.progress import latest, print_closing, print_opening
 from cascadice.runs.question import Question, check_fits, question_note
 from cascadice.runs.resume import open_journal

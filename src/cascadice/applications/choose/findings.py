@@ -28,9 +28,9 @@ from cascadice.influence.tables import parts, read_note
 from cascadice.influence.uncertainty import Bounds, decimals, plus_minus
 from cascadice.names import lookup
 from cascadice.runs import store
+from cascadice.runs.distributed.processes import World
 from cascadice.runs.flags import open_from
 from cascadice.runs.folder import WHOLE_RUN
-from cascadice.runs.processes import World
 from cascadice.runs.recording import Recording
 from cascadice.runs.summary import injected_faults, read_summary, sides
 from cascadice.topology import write_csv

@@ -15,7 +15,7 @@ from cascadice.engine.exchange.cosine_trust import Trust, most_helpful
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.engine.operator import Exchange
 from cascadice.influence.proximity import Proximity, in_turn, placed
-from cascadice.runs.processes import ONE_PROCESS, World
+from cascadice.runs.distributed.processes import ONE_PROCESS, World
 
 LITTLE = 0.05  # share of the greatest weight of evidence below which k knows too little about j
 

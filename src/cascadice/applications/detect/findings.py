@@ -26,8 +26,8 @@ from cascadice.applications.writer import (
     open_writer,
     run_in_processes,
 )
+from cascadice.runs.distributed.processes import World
 from cascadice.runs.flags import open_from
-from cascadice.runs.processes import World
 from cascadice.runs.summary import injected_faults
 
 HONEST = (

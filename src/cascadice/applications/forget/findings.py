@@ -25,9 +25,9 @@ from cascadice.applications.writer import Section, Writer, comma_separated, open
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.names import lookup
 from cascadice.runs import store
+from cascadice.runs.distributed.processes import World
 from cascadice.runs.flags import open_from
 from cascadice.runs.folder import read_manifest
-from cascadice.runs.processes import World
 from cascadice.runs.recording import Recording
 
 TRAINED, FORGOTTEN, NEVER = "as trained", "forgotten", "never used"

@@ -17,7 +17,8 @@ from cascadice.report.page import final_models, influences, mixing, samples, sec
 from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
 from cascadice.runs.config import Config, sees_scale, to_json
-from cascadice.runs.departures import read_departures
+from cascadice.runs.distributed.departures import read_departures
+from cascadice.runs.distributed.gathering import gathered_manifest, gathered_metrics, mixed_up, places_of
 from cascadice.runs.folder import (
     TARGETS,
     TOKENS,
@@ -27,7 +28,6 @@ from cascadice.runs.folder import (
     resuming,
     run_fingerprint,
 )
-from cascadice.runs.gathering import gathered_manifest, gathered_metrics, mixed_up, places_of
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.saved import unknown
 

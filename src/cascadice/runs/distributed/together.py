@@ -17,12 +17,8 @@ from cascadice.engine.backwards import segment
 from cascadice.engine.parts import split
 from cascadice.files import locks
 from cascadice.runs.config import Config
-from cascadice.runs.folder import CONFIG, MANIFEST, clear, read_manifest
-from cascadice.runs.journal import Journal
-from cascadice.runs.playing import Playable
-from cascadice.runs.processes import World, folder_name
-from cascadice.runs.round_metrics import RoundMetrics
-from cascadice.runs.shared_facts import (
+from cascadice.runs.distributed.processes import World, folder_name
+from cascadice.runs.distributed.shared_facts import (
     MAY_DIFFER,
     facts_of_network,
     facts_of_question,
@@ -30,6 +26,10 @@ from cascadice.runs.shared_facts import (
     initial_probes,
     output_probes,
 )  # fmt: skip
+from cascadice.runs.folder import CONFIG, MANIFEST, clear, read_manifest
+from cascadice.runs.journal import Journal
+from cascadice.runs.playing import Playable
+from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.summary import EvaluationResult, InfluenceSummary, ProcessResults, SampleScore, strongest_samples
 
 COMMAND = "the command"

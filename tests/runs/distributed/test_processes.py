@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from runs.worlds import CONFIG, fit_for_threads, parameters, together, trained
+from runs.distributed.worlds import CONFIG, fit_for_threads, parameters, together, trained
 
 from cascadice.applications.detect.idea import detect
 from cascadice.applications.neighbours import own_samples, receive
@@ -21,11 +21,11 @@ from cascadice.report.page import collect, page
 from cascadice.runs import ask as asking
 from cascadice.runs import journal, store, train
 from cascadice.runs.ask import ask
-from cascadice.runs.processes import World, folder_name
+from cascadice.runs.distributed.processes import World, folder_name
+from cascadice.runs.distributed.together import point_to_all
 from cascadice.runs.question import Question
 from cascadice.runs.recording import open_recording
 from cascadice.runs.summary import MOST, read_training_change
-from cascadice.runs.together import point_to_all
 
 assert fit_for_threads  # a fixture
 pytestmark = pytest.mark.usefixtures("fit_for_threads")

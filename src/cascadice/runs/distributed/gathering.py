@@ -13,9 +13,9 @@ from torch import Tensor
 from cascadice.engine.metrics import Metrics
 from cascadice.files import Folder
 from cascadice.runs import store
+from cascadice.runs.distributed.shared_facts import facts_of_run, not_one_run
 from cascadice.runs.folder import CONFIG, MANIFEST, read_config, read_manifest, status_of
 from cascadice.runs.round_metrics import RoundMetrics
-from cascadice.runs.shared_facts import facts_of_run, not_one_run
 
 
 def places_of(run: Folder) -> list[Path]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from chaos.faults import Faulty
-from runs.worlds import CONFIG, fit_for_threads, parameters, together
+from runs.distributed.worlds import CONFIG, fit_for_threads, parameters, together
 
 from cascadice.applications.neighbours import receive
 from cascadice.engine import evaluate_on, simulate
@@ -18,12 +18,13 @@ from cascadice.influence.reverse_gossip import by_participant
 from cascadice.influence.tables import read_table
 from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.report.page import collect
-from cascadice.runs import processes, store, train
+from cascadice.runs import store, train
 from cascadice.runs.ask import ask
 from cascadice.runs.config import build
-from cascadice.runs.departures import Departures, read_departures, really
-from cascadice.runs.gathering import gathered_metrics, places_of
-from cascadice.runs.processes import World, folder_name
+from cascadice.runs.distributed import processes
+from cascadice.runs.distributed.departures import Departures, read_departures, really
+from cascadice.runs.distributed.gathering import gathered_metrics, places_of
+from cascadice.runs.distributed.processes import World, folder_name
 from cascadice.runs.question import Question
 from cascadice.runs.recording import open_recording
 

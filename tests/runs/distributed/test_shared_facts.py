@@ -9,20 +9,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from runs.worlds import CONFIG, fit_for_threads, one_by_one, together, trained
+from runs.distributed.worlds import CONFIG, fit_for_threads, one_by_one, together, trained
 
 import cascadice
 from cascadice import data, files
 from cascadice.cli import main
 from cascadice.report.page import collect
-from cascadice.runs import processes, train
+from cascadice.runs import train
 from cascadice.runs.ask import ask
 from cascadice.runs.binding import check_process
+from cascadice.runs.distributed import processes
+from cascadice.runs.distributed.processes import joined
+from cascadice.runs.distributed.shared_facts import facts_of_network
+from cascadice.runs.distributed.together import check_network
 from cascadice.runs.folder import read_manifest
-from cascadice.runs.processes import joined
 from cascadice.runs.question import Question
-from cascadice.runs.shared_facts import facts_of_network
-from cascadice.runs.together import check_network
 
 assert fit_for_threads  # a fixture
 RANKS = ("rank-000", "rank-001")

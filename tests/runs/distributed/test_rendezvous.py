@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed as dist
-from runs.worlds import fit_for_threads
+from runs.distributed.worlds import fit_for_threads
 
-from cascadice.runs import processes, rendezvous
-from cascadice.runs.processes import ONE_PROCESS, joined
+from cascadice.runs.distributed import processes, rendezvous
+from cascadice.runs.distributed.processes import ONE_PROCESS, joined
 
 assert fit_for_threads  # a fixture
 pytestmark = pytest.mark.usefixtures("fit_for_threads")

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from cascadice.pictures import influence
 from cascadice.runs import binding, journal, store, train
 from cascadice.runs.config import Config, build
-from cascadice.runs.processes import World
+from cascadice.runs.distributed.processes import World
 
 CONFIG = Config(
     nodes=5, per_node=40, rounds=6, epochs=None, batch_size=8, dtype="float64", eval_every=2, checkpoint_every=2,

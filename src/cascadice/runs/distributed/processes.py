@@ -27,8 +27,8 @@ from cascadice.engine.networks import Network
 from cascadice.engine.parts import split
 from cascadice.files import Folder, jsonl
 from cascadice.names import lookup, visible
-from cascadice.runs.rendezvous import PAUSE, arrive, begun_key, connect, make_group, store_that_answers
-from cascadice.runs.shared_facts import difference
+from cascadice.runs.distributed.rendezvous import PAUSE, arrive, begun_key, connect, make_group, store_that_answers
+from cascadice.runs.distributed.shared_facts import difference
 
 dist: Any = torch.distributed  # its types leave out what is needed here
 
