@@ -77,12 +77,15 @@ def attack(stage: Stage, name: str, mutation: Any, question: str, lost: bool = F
 
 
 def listed(path: Path) -> dict[str, Any] | None:
-    """What a list of checksums says in the end: a line that a later one replaces means nothing. None: it is no list."""
+    """What a list of checksums says in the end. None: it is no list.
+
+    A line that a later one replaces means nothing; nor does an unfinished last line, as a loss of power leaves it.
+    """
     last: dict[str, Any] = {}
     if not path.is_file():
         return None
     try:
-        for line in path.read_text().splitlines():
+        for line in path.read_bytes().rpartition(b"\n")[0].splitlines():
             entry = json.loads(line)
             name = entry.get("file", entry.get("format", ""))
             last = {other: kept for other, kept in last.items() if not name or not f"{other}/".startswith(f"{name}/")}
