@@ -183,3 +183,21 @@ def test_rounds_are_even_if_everybody_keeps_its_steps_and_batch_size() -> None:
         uneven = even.clone()
         uneven[place] = -1
         assert not batches.is_even(uneven)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_indices_of_any_whole_type_are_samples(dtype, unchecked):
+    index = torch.tensor([[[[0, 1]], [[2, 197]]]])
+    assert torch.equal(batches.given(index.to(dtype), n_samples=400)(0), index[0])
+
+
+@pytest.mark.parametrize(
+    ("index", "error", "message"),
+    [
+        (torch.zeros(1, 2, 1, 3), TypeError, "whole numbers, the indices of samples; found torch.float32"),
+        (torch.zeros(1, 2, 1, 0, dtype=torch.int64), ValueError, r"\[participants, steps, batch\]; found \[2, 1, 0\]"),
+    ],
+)
+def test_batches_without_indices_are_refused(index, error, message, unchecked):
+    with pytest.raises(error, match=message):
+        batches.given(index, n_samples=4)

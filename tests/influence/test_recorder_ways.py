@@ -51,8 +51,27 @@ def test_a_derivative_that_is_no_number_is_refused():
         update=lambda gradient, state, theta, lr: (-lr[..., None] * (gradient + (0 * gradient).sqrt()), state),
     )
     network = small(optimizer=rough, lr=0.1)
-    with pytest.raises(cd.DivergedError, match=r"participant 0 has a derivative .* in round 1\..* square root of 0"):
+    with pytest.raises(cd.DivergedError, match=r"participant 0 has an influence .* in round 1\..* square root of 0"):
         whole_run(network, 3, evaluate_on(network))
+
+
+@pytest.mark.parametrize("kind", ["first-order", "path-integrated", "shares"])
+def test_rounds_without_a_derivative_are_not_left_out(kind):
+    """A sample at which the model has no second derivative; its rounds were dropped, and changed the verdicts."""
+    x, y = torch.randn(60, 4), torch.arange(60) % 3
+    x[7] = 0
+
+    class Rough(torch.nn.Sequential):
+        def forward(self, x):
+            return self[1](self[0](x).abs().pow(1.5))
+
+    model = Rough(torch.nn.Linear(4, 6, bias=False), torch.nn.Linear(6, 3))
+    data = cd.data.from_tensors(x, y, x[8:30], y[8:30])
+    network = cd.network(model, data, nodes=3, mixing="ring", batch_size=5, seed=1, lr=0.05)
+    rounds = list(cd.simulate(network, 8))
+    assert all(bool(one.loss.isfinite().all()) for one in rounds)
+    with pytest.raises(cd.DivergedError, match=r"participant \d has an influence that became NaN or infinite in round"):
+        cd.score(network, rounds, hops=2, kind=kind)
 
 
 GROUPS = {

@@ -7,9 +7,11 @@ from influence.cases import directed, small
 
 from cascadice.engine import DivergedError, fleet, simulate
 from cascadice.engine.exchange.robust import trimmed_mean
+from cascadice.engine.parts import part_of
 from cascadice.engine.weighting import with_weights
 from cascadice.influence import evaluate_on
 from cascadice.influence.by_class import whole_run_by_class
+from cascadice.influence.weighted_run import WeightedRun
 from cascadice.influence.whole_run import whole_run
 from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
 
@@ -68,13 +70,18 @@ def test_a_run_that_diverges_says_at_which_weight():
         whole_run(network, 30, evaluate_on(network), at=1e30)
 
 
+def test_a_part_that_diverges_names_the_participant_in_the_whole_network():
+    network = make("mlp", lr=[0.1, 0.1, 0.1, 1e30], optimizer="sgd", dtype="float32")
+    part = part_of(network, (2, 3))
+    with pytest.raises(DivergedError, match="participant 3"):
+        raise WeightedRun(part, 1, evaluate_on(part), 1.0).diverged(DivergedError(0, 1))
+
+
 @pytest.mark.parametrize("call", [whole_run, whole_run_by_class], ids=["whole_run", "by class"])
 def test_derivatives_that_overflow_are_not_returned(call):
     """The losses of this run stay finite, and its slopes were NaN."""
     network = make("mlp", lr=100.0, optimizer="sgd", dtype="float32")
-    with pytest.raises(
-        DivergedError, match=r"at α = 1, participant \d has a derivative of the final loss that became NaN"
-    ):
+    with pytest.raises(DivergedError, match=r"at α = 1, participant \d has an influence that became NaN"):
         call(network, 300, evaluate_on(network))
 
 

@@ -13,7 +13,7 @@ import pytest
 from cascadice import files
 from cascadice.files.locks import LOCK
 from cascadice.runs import store, train
-from cascadice.runs.folder import CONFIG, locked_for_writing, resuming
+from cascadice.runs.folder import CONFIG, MANIFEST, locked_for_writing, resuming
 from cascadice.runs.recipes import demo
 from cascadice.runs.train import run
 
@@ -227,3 +227,16 @@ def test_a_run_of_several_processes_is_continued_by_all_of_them(tmp_path):
     for place in (part, tmp_path):
         expected = f"torchrun --nproc-per-node 3 -m cascadice run --resume --out {tmp_path}"
         assert resuming(place, {"process": {"of": 3}}) == expected
+
+
+def test_a_part_of_a_run_that_is_a_link_to_another_run_is_refused(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for part in (CONFIG, MANIFEST):
+            (tmp_path / name / part).write_text("{}")
+    (tmp_path / "a/reward").symlink_to(tmp_path / "b")
+    with (
+        pytest.raises(ValueError, match=r"a/reward is a link into the run in"),
+        locked_for_writing(tmp_path / "a/reward"),
+    ):
+        pass

@@ -26,8 +26,14 @@ def with_holdings(recording: Recording) -> Network:
     network, folder = recording.network, recording.folder
     if network.partition is not None:
         return network
-    batches = [store.load_draw(folder, t).batch for t in recording.round_numbers]
-    return replace(network, partition=used(batches))
+    holdings = used([store.load_draw(folder, t).batch for t in recording.round_numbers])
+    if (row := next((row for row, part in enumerate(holdings) if not len(part)), None)) is not None:
+        node = (network.members or range(network.nodes))[row]
+        raise ValueError(
+            f"participants judge one another by samples of their own; participant {node} used none in the recorded "
+            "rounds. Build the network with partition=..., or record rounds in which it trains."
+        )
+    return replace(network, partition=holdings)
 
 
 def own_samples(network: Network, asked: int | None = None, world: World = ONE_PROCESS) -> tuple[Evaluation, int]:

@@ -171,6 +171,7 @@ def given(index: Int[Tensor, "rounds nodes steps batch"], *, n_samples: int | No
     """
     for t, batch in enumerate(index):
         check_round(batch, n_samples, t)
+    index = index.long()
 
     def batches(t: int) -> Int[Tensor, "nodes steps batch"]:
         if not 0 <= t < len(index):
@@ -228,8 +229,11 @@ def _steps_of(k: int, row: Any) -> list[Int[Tensor, " batch"]]:
 
 def check_round(batch: Tensor, n_samples: int | None, t: int) -> Tensor:
     """Return round t's batches; raise ValueError naming the first index that is out of range or wrongly padded."""
-    if batch.dim() != 3:
+    if batch.dtype not in WHOLE:
+        raise TypeError(f"batches must be whole numbers, the indices of samples; found {batch.dtype}.")
+    if batch.dim() != 3 or not batch.numel():
         raise ValueError(f"the batches of a round must be [participants, steps, batch]; found {list(batch.shape)}.")
+    batch = batch.long()
     present = batch != PADDING
     steps, size = present[:, :, 0].sum(1), present.sum(2)
     block = _below(steps, batch.shape[1])[:, :, None] & _below(size, batch.shape[2])

@@ -78,7 +78,7 @@ def unpack(packed: Float[Tensor, "classes columns"], at: float) -> ByClass:
         The scores by class.
 
     Example:
-        >>> unpack(scores.packed(), scores.at)  # doctest: +SKIP
+        >>> unpack(scores.packed, scores.at)  # doctest: +SKIP
     """
     nodes = packed.shape[1] // 2
     return ByClass(at, packed[:, 0], packed[:, 1 : nodes + 1], packed[:, nodes + 1 :])

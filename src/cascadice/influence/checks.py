@@ -13,7 +13,7 @@ from torch.func import grad
 from torch.utils._pytree import tree_map
 
 from cascadice.data.inputs import Inputs, at
-from cascadice.engine import Network, Operator, load
+from cascadice.engine import DivergedError, Network, Operator, load
 from cascadice.engine.dropout import seeded
 from cascadice.engine.groups import uniform_parts
 from cascadice.engine.learner import Learner, Participants, outputs_of, unflatten
@@ -36,6 +36,22 @@ def check_rounds(rounds: Sequence[Round]) -> None:
         raise ValueError("at least one round is needed: that of the update; found none.")
     if any(later != earlier + 1 for earlier, later in pairwise(numbers)):
         raise ValueError(f"rounds must be consecutive; found {numbers}.")
+
+
+def check_numbers(t: int, scores: Tensor, nodes: Sequence[int] | None = None) -> None:
+    """Raise DivergedError if a row of scores is not finite; `nodes` are the participants that rows stand for.
+
+    Derivatives may overflow, or not exist, although all losses of the run are finite. A NaN among the scores would be
+    read as "not asked for", and its round left out.
+    """
+    wrong = ~scores.isfinite().reshape(len(scores), -1).all(1)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        remedy = (
+            "Training may be too rough to follow: lower the learning rate, or retrain without the data. Or something "
+            "in the model, loss or optimizer has no derivative, such as a square root of 0: replace it."
+        )
+        raise DivergedError(t, row if nodes is None else nodes[row], remedy, sent="has an influence that")
 
 
 def check_many(rounds: Iterable[Round]) -> None:

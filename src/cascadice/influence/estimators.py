@@ -14,6 +14,7 @@ from cascadice.influence.cascade import Cascade
 from cascadice.influence.checks import (
     Sources,
     check_many,
+    check_numbers,
     check_rounds,
     check_samples_are_separate,
     check_sources,
@@ -247,11 +248,22 @@ def score_rounds(
             if chosen is None:
                 chosen = check_sources(network, list(window), wanted)
             request = Request(operator, list(window), evaluation, samples, points, chosen)
-            yield _together([estimate(request) for estimate in estimators])
+            result = _together([estimate(request) for estimate in estimators])
+            _check_numbers(network, result, chosen)
+            yield result
     if seen + 1 < hops:
         raise ValueError(
             f"{hops} hops need at least {hops} rounds; found {seen + 1}. Record more, or ask for fewer hops."
         )
+
+
+def _check_numbers(network: Network, result: RoundInfluence, chosen: Sequence[int]) -> None:
+    """Scores of the chosen sources must be numbers; those of others are NaN."""
+    for cascade in result.cascades:
+        check_numbers(result.round.t, cascade.value.transpose(0, 1), cascade.sources)
+    nodes = [network.members[k] for k in chosen] if network.members else chosen
+    for scores in result.participants.values():
+        check_numbers(result.round.t, scores[list(chosen)], nodes)
 
 
 def _together(parts: list[RoundInfluence]) -> RoundInfluence:

@@ -12,10 +12,16 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from cascadice.engine import DivergedError, Evaluation, Network
+from cascadice.engine import Evaluation, Network
 from cascadice.engine.operator import Operator, Pulled
 from cascadice.engine.rounds import Adjoint, Round
-from cascadice.influence.checks import check_form, check_many, check_recording, check_samples_are_separate
+from cascadice.influence.checks import (
+    check_form,
+    check_many,
+    check_numbers,
+    check_recording,
+    check_samples_are_separate,
+)  # fmt: skip
 
 
 class HorizonScores(NamedTuple):
@@ -81,20 +87,9 @@ def pull_back(
                 check_samples_are_separate(network, round_.draw, round_.before)
             adjoint = final(round_)
         pulled = operator.pull_scored(round_, adjoint, samples)
-        _check_finite(round_, pulled)
+        check_numbers(round_.t, pulled.rates)
         adjoint = pulled.before
         yield round_, pulled
-
-
-def _check_finite(round_: Round, pulled: Pulled) -> None:
-    """Derivatives may overflow, or not exist, although all losses of the run are finite."""
-    if len(wrong := (~pulled.rates.isfinite()).nonzero()):
-        remedy = (
-            "Training may be too rough to follow backwards: lower the learning rate, or retrain without the data. Or "
-            "something in the model, loss or optimizer has no derivative, such as a square root of 0: replace it."
-        )
-        sent = "has a derivative of the final loss that"
-        raise DivergedError(round_.t, int(wrong[0]), remedy, sent=sent)
 
 
 def _check_buffers(round_: Round) -> None:

@@ -124,7 +124,7 @@ def in_turn(evaluation: Evaluation, t: int, size: int) -> Evaluation:
     With the same few samples in every round, their chance similarity to a neighbour's data would add up.
 
     Args:
-        evaluation: Samples of each participant, from `own_data`.
+        evaluation: What to measure on samples of each participant, from `evaluate_on` and `own_data`.
         t: The round.
         size: How many samples of each participant to use.
 
@@ -132,7 +132,7 @@ def in_turn(evaluation: Evaluation, t: int, size: int) -> Evaluation:
         The evaluation on these samples.
 
     Example:
-        >>> few = in_turn(own_data(network), t=7, size=64)  # doctest: +SKIP
+        >>> few = in_turn(evaluate_on(network, own_data(network, 128)), t=7, size=64)  # doctest: +SKIP
     """
     if not evaluation.own:
         raise ValueError("the evaluation must have samples of each participant; found one set for all. Use own_data.")

@@ -54,9 +54,10 @@ class WeightedRun:
         return Operator(network, self.exchange), on
 
     def diverged(self, error: DivergedError) -> DivergedError:
-        """The same error, saying at which α the run diverged."""
+        """The same error, saying at which α the run diverged, with the participant's number in the whole network."""
         weights = ", ".join(f"{weight:g}" for weight in torch.as_tensor(self.at).reshape(-1).tolist())
-        return error.within(f"in the run at α = {weights}, ")
+        members = self.network.members
+        return error.within(f"in the run at α = {weights}, ", members[error.node] if members else None)
 
 
 def rounds_backwards(

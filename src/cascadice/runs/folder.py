@@ -88,7 +88,8 @@ def _check_outside(folder: Path) -> None:
 
 def _check_not_linked(folder: Path) -> None:
     """Refuse a part of a run that is a link into another run, whose lock and checksums are others."""
-    here, there = _run_around(folder), _run_around(Path(os.path.realpath(folder)))
+    real = Path(os.path.realpath(folder))
+    here, there = _run_around(folder), real if _is_run(real) else _run_around(real)
     if here and there and not here.samefile(there):
         raise ValueError(f"{folder} is a link into the run in {there}. Put a folder of its own there.")
 

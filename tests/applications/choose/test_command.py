@@ -214,6 +214,16 @@ def test_who_was_given_batches_holds_what_it_used(choose, recorded, monkeypatch,
     assert choose("--quiet") == (0, "", "")
 
 
+def test_who_used_no_sample_is_named(choose, recorded, monkeypatch, undrawn):
+    recording = open_recording(recorded)
+    bare = replace(recording, network=replace(recording.network, partition=None))
+    monkeypatch.setattr("cascadice.applications.choose.findings.open_from", lambda args, world: bare)
+    monkeypatch.setattr("cascadice.applications.neighbours.used", lambda batches: [[0]] * 2 + [[]] + [[1]] * 3)
+    code, _, err = choose("--quiet")
+    assert code == 2
+    assert "participant 2 used none in the recorded rounds. Build the network with partition=..." in err
+
+
 def test_results_are_replaced_only_if_asked(choose, undrawn):
     assert choose("--quiet") == (0, "", "")
     code, _, err = choose("--quiet")
