@@ -250,5 +250,5 @@ def _samples(summary: InfluenceSummary, question: str, network: Network) -> Scor
     data = network.data
     if data.classes and data.train.y.dim() == 1:
         labels = data.train.y[data.train.rows(torch.from_numpy(found["sample"]))]
-        found["label"] = np.array([data.classes[int(label)] for label in labels], dtype=object)
+        found["label"] = np.array([data.classes[label] for label in labels.tolist()], dtype=object)
     return ScoreTable(question, found, caution(summary))
