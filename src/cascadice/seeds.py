@@ -36,6 +36,12 @@ def of_step(step: int) -> tuple[int, ...]:
 
     A participant that makes one step thus draws the same as where one draw serves all steps.
 
+    Args:
+        step: The number of the step in its round, from 0.
+
+    Returns:
+        What to append to the path.
+
     Example:
         >>> derive(0, "dropout", 7, 3, *of_step(0)) == derive(0, "dropout", 7, 3)
         True
