@@ -31,6 +31,24 @@ def derive(seed: int, *path: int | str) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+def of_step(step: int) -> tuple[int, ...]:
+    """The end of the name of a draw in this local step, where steps draw separately: none for the first.
+
+    A participant that makes one step thus draws the same as where one draw serves all steps.
+
+    Args:
+        step: The number of the step in its round, from 0.
+
+    Returns:
+        What to append to the path.
+
+    Example:
+        >>> derive(0, "dropout", 7, 3, *of_step(0)) == derive(0, "dropout", 7, 3)
+        True
+    """
+    return (step,) if step else ()
+
+
 def generator(seed: int, *path: int | str) -> torch.Generator:
     """A CPU generator for a named draw: the same numbers, whatever device they are moved to.
 

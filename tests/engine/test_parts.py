@@ -5,10 +5,12 @@ import weakref
 
 import pytest
 import torch
+from torch import nn
 
 from cascadice import data, models, network
 from cascadice.data.corruption import Corruption
 from cascadice.data.samples import content_digest
+from cascadice.engine import Operator
 from cascadice.engine.assembly import Network
 from cascadice.engine.behaviours import Behaviour
 from cascadice.engine.networks import draw, load
@@ -125,3 +127,22 @@ def test_without_a_partition_a_part_keeps_everything():
     part = network(lambda: models.mlp((64,), 10), DIGITS, nodes=NODES, batches=indices, members=(4, 5))
     assert part.data.train.numbers is None
     assert len(part.data.train.x) == len(DIGITS.train)
+
+
+@pytest.mark.parametrize("partition", [None, [range(8 * k, 8 * k + 8) for k in range(NODES)]])
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_part_whose_participants_sit_out_round_0_can_be_made(norm, partition):
+    def model():
+        layers = [nn.BatchNorm1d(8)] if norm else [nn.Dropout(0.5)]
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), *layers, nn.Linear(8, 10))
+
+    def batches(t):
+        return [[[8 * k, 8 * k + 1]] if t or k < 4 else [] for k in range(NODES)]
+
+    options = {"nodes": NODES, "batches": batches, "partition": partition, "init": "own"}
+    whole, part = network(model, DIGITS, **options), network(model, DIGITS, **options, members=(4, 5))
+    assert part.learner.stochastic is whole.learner.stochastic is not norm
+    for t in (0, 1):
+        theta = Operator(part).work(draw(part, t), part.initial)[0].theta
+        torch.testing.assert_close(theta, Operator(whole).work(draw(whole, t), whole.initial)[0].theta[4:])
+        assert torch.equal(theta, part.initial.theta) is (t == 0)

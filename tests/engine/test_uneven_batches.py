@@ -1,9 +1,12 @@
 """Batches that a user gives, whose numbers and sizes change from round to round."""
 
+from typing import ClassVar
+
 import pytest
 import torch
-from influence.cases import CLOSE, NODES, small
+from influence.cases import CLOSE, NODES, small, smooth
 from oracles import gossip, modules_of, retrained, rows_of, step
+from torch import nn
 from torch.nn.functional import pad
 
 import cascadice as cd
@@ -11,7 +14,8 @@ from cascadice import influence
 from cascadice.applications.neighbours import with_holdings
 from cascadice.cli import main
 from cascadice.data.batches import padded
-from cascadice.engine import simulate
+from cascadice.data.corruption import CORRUPTIONS
+from cascadice.engine import Operator, draw, simulate
 from cascadice.engine.parts import part_of
 from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN_KINDS
 from cascadice.runs.recording import open_recording
@@ -122,3 +126,59 @@ def test_a_round_of_a_function_is_checked_when_it_is_drawn():
     network = small(batches=lambda t: [[100 * t]] * NODES)
     with pytest.raises(ValueError, match=r"below 48, the number of samples.*Round 1, participant 0"):
         list(simulate(network, 3))
+
+
+DRAWN = {
+    "dropout": {"model": smooth(nn.Dropout(0.5)), "strategy": "loop"},
+    **{kind: {"corruptions": [cd.Corruption(kind, tuple(range(NODES)))]} for kind in CORRUPTIONS},
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_a_participant_draws_does_not_depend_on_others(name):
+    network = small(batches=FORMS["lists"], **DRAWN[name])
+    for t in range(len(WORK)):
+        whole, _ = Operator(network).work(draw(network, t), network.initial)[:2]
+        for members in ((0,), (3,), (1, 2)):
+            part = part_of(network, members)
+            own, _ = Operator(part).work(draw(part, t), part.initial)[:2]
+            torch.testing.assert_close(own.theta, whole.theta[list(members)], **CLOSE)
+
+
+class Drop(nn.Module):
+    """Dropout that keeps its masks, those of all its copies in one list."""
+
+    masks: ClassVar[list[torch.Tensor]] = []
+
+    def forward(self, x):
+        self.masks.append(torch.bernoulli(torch.full_like(x, 0.5)))
+        return x * self.masks[-1]
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 1)])
+def test_every_step_has_masks_of_its_own(sizes):
+    """Participant 0 makes three steps on one batch; another's batch sizes split them into phases, or do not."""
+    other = [[6, 7][: sizes[0]], [8, 9][: sizes[1]], [10]]
+    network = small(smooth(Drop()), batches=lambda t: [[[0, 1]] * 3, other, [], []], strategy="loop")
+    Drop.masks.clear()
+    Operator(network).work(draw(network, 0), network.initial)
+    pairs = [tuple(mask.flatten().tolist()) for mask in Drop.masks if len(mask) == 2]
+    assert len(set(pairs)) == len(pairs) == 3 + sizes.count(2)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_estimators_repeat_what_every_step_drew(name):
+    network = small(batches=FORMS["lists"], **DRAWN[name])
+    rounds, judged = list(simulate(network, len(WORK))), influence.evaluate_on(network)
+    for start in (0, 1):
+        pushed = influence.first_order(network, rounds[start:], judged).total
+        adjoint = influence.reverse_gossip(network, rounds[start:], judged)
+        torch.testing.assert_close(influence.by_participant(rounds[start], adjoint), pushed, **CLOSE)
+
+
+def test_one_step_draws_as_in_an_even_network():
+    plan = torch.arange(NODES * 6).view(1, NODES, 1, 6).repeat(3, 1, 1, 1)
+    for options in DRAWN.values():
+        given, drawn = small(batches=plan, **options), small(batches=lambda t: plan[t], **options)
+        for one, other in zip(simulate(given, 3), simulate(drawn, 3), strict=True):
+            assert torch.equal(one.after.theta, other.after.theta)

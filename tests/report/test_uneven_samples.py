@@ -1,4 +1,4 @@
-"""The wrong labels that a page shows for samples are those that participants trained with, or none."""
+"""The wrong labels that a page shows for samples are those that participants trained with."""
 
 from collections import Counter
 
@@ -6,13 +6,14 @@ import torch
 
 import cascadice as cd
 from cascadice.engine import draw, load
+from cascadice.engine.groups import uniform_parts
 from cascadice.report.page import collect
 
 EVEN = [[[0, 1, 2], [3, 4, 5]], [[6, 7, 8], [9, 10, 11]], [[12, 13, 14], [15, 16, 17]]]
-UNEVEN = [[[0, 1, 2], [3]], [[6], [9, 10, 11]], []]
+UNEVEN = [[[0, 1, 2], [3]], [[6], [9, 10, 11]], []]  # in two phases
 
 
-def test_labels_of_uneven_rounds_are_left_out(tmp_path):
+def test_labels_of_even_and_uneven_rounds(tmp_path):
     x = torch.randn(48, 4, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] > 0).long() + (x[:, 1] > 0)
     data = cd.data.from_tensors(x[:36], y[:36], x[36:], y[36:], classes=["a", "b", "c"])
@@ -23,12 +24,14 @@ def test_labels_of_uneven_rounds_are_left_out(tmp_path):
     )  # fmt: skip
     cd.report(network, cd.simulate(network, 24), tmp_path / "run", samples=True)
     trained = {sample: Counter() for sample in range(6, 12)}
-    for t in range(0, 24, 2):
-        drawn = draw(network, t)
-        labels = load(network, drawn, [1]).y
-        for sample, label in zip(drawn.batch[1].flatten().tolist(), labels.flatten().tolist(), strict=True):
-            if label != int(y[sample]):
-                trained[sample][data.classes[label]] += 1
+    for t in range(24):
+        for phase, group in uniform_parts(network, draw(network, t)):
+            if 1 not in group.nodes:
+                continue
+            labels, used = load(network, phase, [1], group=group).y, phase.batch[1, : group.steps, : group.size]
+            for sample, label in zip(used.flatten().tolist(), labels.flatten().tolist(), strict=True):
+                if label != int(y[sample]):
+                    trained[sample][data.classes[label]] += 1
     shown = collect(tmp_path / "run")["samples"]
     became = {one["sample"]: dict(one["became"]) for one in (*shown["helped"], *shown["harmed"]) if "became" in one}
     assert became

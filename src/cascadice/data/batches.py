@@ -268,7 +268,7 @@ def sizes(batch: Int[Tensor, "nodes steps batch"]) -> list[tuple[int, int]]:
     return list(zip(present[:, :, 0].sum(1).tolist(), present[:, 0].sum(1).tolist(), strict=True))
 
 
-def used(batches: Sequence[Int[Tensor, "nodes steps batch"]]) -> Partition:
+def used(batches: Sequence[Int[Tensor, "nodes _ _"]]) -> Partition:
     """The samples that each participant used in these batches."""
     each = (torch.cat([batch[k].flatten() for batch in batches]) for k in range(len(batches[0])))
     return [torch.unique(numbers[numbers != PADDING]) for numbers in each]

@@ -92,11 +92,13 @@ def corrupt(
     classes: int,
     sizes: Sequence[tuple[int, int]] | None = None,
     origins: Sequence[tuple[int, int]] | None = None,
+    first_step: int | None = None,
 ) -> tuple[Inputs, Tensor]:
     """Corrupt round t's batches of these participants.
 
-    Random draws depend on (seed, t, participant) alone, so a replay of a few participants, or another machine, gets the
-    same ones. Inputs are never modified; what is not corrupted is returned as the same object.
+    Random draws depend on (seed, t, participant) alone, or on these and the step, so a replay of a few participants, or
+    another machine, gets the same ones. Inputs are never modified; what is not corrupted is returned as the same
+    object.
 
     Args:
         corruptions: The corruptions, applied in this order.
@@ -108,6 +110,7 @@ def corrupt(
         classes: The number of classes.
         sizes: The (steps, batch size) of each row if these differ, see `batches.sizes`; the rest is padding.
         origins: The (seed, participant) that each row draws by, if networks are stacked side by side.
+        first_step: The local step that rows begin with, if each step draws separately, as in an uneven network.
 
     Returns:
         The inputs and targets.
@@ -131,16 +134,24 @@ def corrupt(
         if not (applied := [c for c in corruptions if c.applies(t, node)]):
             continue
         steps, batch = sizes[row] if sizes else y.shape[1:3]
-        block = (row, slice(steps), slice(batch))
-        own_x, own_y = row_x, row_y = at(x, block), y[block]
         own_seed, number = origins[row] if origins else (seed, node)
-        generator = seeds.generator(own_seed, "corruption", t, number)
-        for c in applied:
-            _check_possible(c, x, y, classes)
-            row_x, row_y = CORRUPTIONS[c.kind].apply(row_x, row_y, c.strength, classes, generator)
-        bad_x = bad_x if row_x is own_x else _with_block(bad_x, x, row, row_x)
-        bad_y = bad_y if row_y is own_y else _with_block(bad_y, y, row, row_y)
+        for together, step in _drawn_together(steps, first_step):
+            block = (row, together, slice(batch))
+            own_x, own_y = row_x, row_y = at(x, block), y[block]
+            generator = seeds.generator(own_seed, "corruption", t, number, *seeds.of_step(step))
+            for c in applied:
+                _check_possible(c, x, y, classes)
+                row_x, row_y = CORRUPTIONS[c.kind].apply(row_x, row_y, c.strength, classes, generator)
+            bad_x = bad_x if row_x is own_x else _with_block(bad_x, x, block, row_x)
+            bad_y = bad_y if row_y is own_y else _with_block(bad_y, y, block, row_y)
     return bad_x, bad_y
+
+
+def _drawn_together(steps: int, first_step: int | None) -> list[tuple[slice, int]]:
+    """The steps that share a generator, and the first of them in the round: all, or each for itself."""
+    if first_step is None:
+        return [(slice(steps), 0)]
+    return [(slice(i, i + 1), first_step + i) for i in range(steps)]
 
 
 def parse(text: str) -> Corruption:
@@ -163,10 +174,10 @@ def parse(text: str) -> Corruption:
     return parse_interval(text, "corruption", Corruption, without_strength)
 
 
-def _with_block(whole: Any, original: Any, row: int, block: Tensor) -> Tensor:
-    """`whole` (a copy, if it is still the original) with this block at the start of its row."""
+def _with_block(whole: Any, original: Any, block: tuple[Any, ...], values: Tensor) -> Tensor:
+    """`whole` (a copy, if it is still the original) with these values in this block."""
     copy: Tensor = whole.clone() if whole is original else whole
-    copy[row, : block.shape[0], : block.shape[1]] = block
+    copy[block] = values
     return copy
 
 

@@ -147,6 +147,8 @@ def completed(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network
     if drawn.batch.shape[0] != network.nodes or drawn.W.shape[0] != network.whole:
         counts = f"{drawn.W.shape[0]} in W and {drawn.batch.shape[0]} in the batches"
         raise ValueError(f"W and the batches must have {network.nodes} participants; found {counts}.")
+    if network.members and bool((drawn.batch == batch_plans.PADDING).all()):  # others train in round 0
+        drawn = drawn._replace(batch=_example(network))
     phase = groups.phases_in(network, drawn)[0].draw
     k, size = next(((k, size) for k, (steps, size) in enumerate(batch_plans.sizes(drawn.batch)) if steps), (0, 0))
     if not size:
@@ -164,6 +166,13 @@ def completed(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network
             f"found strategy {network.strategy!r}. Use 'loop' or 'auto'."
         )
     return network
+
+
+def _example(network: Network) -> Tensor:
+    """A batch for everybody, of samples that this process keeps: two, because BatchNorm refuses one."""
+    train = network.data.train
+    kept = torch.arange(len(train)) if train.numbers is None else train.numbers
+    return kept[:2].cpu().expand(network.nodes, 1, -1)
 
 
 def _choice(network: Network, drawn: Draw, group: Group) -> str:

@@ -56,6 +56,12 @@ def state_of(device: torch.device) -> GeneratorState:
     return (cpu, torch.cuda.get_rng_state(device)) if device.type == "cuda" else (cpu,)
 
 
+def state_from(seed: int, device: torch.device) -> GeneratorState:
+    """The state of that generator at the start of `seeded`."""
+    places = ("cpu", device) if device.type == "cuda" else ("cpu",)
+    return tuple(torch.Generator(place).manual_seed(seed).get_state() for place in places)
+
+
 @contextmanager
 def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
     """Within, torch's global generator, which dropout draws from, starts from this seed; afterwards it is as before."""

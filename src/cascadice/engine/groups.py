@@ -84,7 +84,7 @@ def phases_in(network: Network, drawn: Draw) -> list[Phase]:
 def _during(drawn: Draw, steps: slice) -> Draw:
     generators = tuple(own[steps] for own in drawn.generators)
     lr = drawn.lr[:, steps.start] if isinstance(drawn.lr, Tensor) and drawn.lr.dim() > 1 else drawn.lr
-    return drawn._replace(batch=drawn.batch[:, steps], generators=generators, lr=lr)
+    return drawn._replace(batch=drawn.batch[:, steps], generators=generators, lr=lr, first_step=steps.start)
 
 
 def groups_in(network: Network, drawn: Draw) -> tuple[Group, ...]:

@@ -20,7 +20,7 @@ from cascadice.data.partition import Partition
 from cascadice.engine import behaviours
 from cascadice.engine.behaviours import Behaviour
 from cascadice.engine.compression import Compression
-from cascadice.engine.dropout import DropoutStart, GeneratorState
+from cascadice.engine.dropout import DropoutStart, GeneratorState, state_from
 from cascadice.engine.learner import Alphas, Learner, Participants, trainable, unflatten
 from cascadice.engine.rounds import Draw
 
@@ -242,8 +242,9 @@ def load(
     x = in_precision(x, network.initial.theta.dtype)
     origins = network.origins(rows)
     x, y = corruption.corrupt(
-        network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes), origins=origins
-    )
+        network.corruptions, x, y, drawn.t, rows, network.seed, len(network.data.classes), origins=origins,
+        first_step=drawn.first_step if network.uneven else None,
+    )  # fmt: skip
     if network.sample_weights is not None:
         held = network.sample_weights if nodes is None else network.sample_weights[rows]
         own = held.gather(1, batch.flatten(1).to(network.device)).view(batch.shape).to(network.initial.theta)
@@ -258,7 +259,15 @@ def dropout_starts(network: Network, drawn: Draw, nodes: Nodes = None) -> tuple[
     rows = list(range(network.nodes)) if nodes is None else list(nodes)
     if drawn.generators:
         return tuple(drawn.generators[k] for k in rows)
-    return tuple(seeds.derive(seed, "dropout", drawn.t, k) for seed, k in network.origins(rows))
+    origins = network.origins(rows)
+    if not network.uneven:
+        return tuple(seeds.derive(seed, "dropout", drawn.t, k) for seed, k in origins)
+    # not one seed for all steps, because others' batch sizes determine which steps run together
+    steps = range(drawn.first_step, drawn.first_step + drawn.batch.shape[1])
+    return tuple(
+        tuple(state_from(seeds.derive(seed, "dropout", drawn.t, k, *seeds.of_step(i)), network.device) for i in steps)
+        for seed, k in origins
+    )
 
 
 def rates(network: Network, drawn: Draw, nodes: Nodes = None) -> Float[Tensor, " rows"]:

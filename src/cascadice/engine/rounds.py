@@ -18,7 +18,7 @@ work that it does, and the factor by which it multiplies the update that it send
 
 
 class Draw(NamedTuple):
-    """What was drawn for round t. All other randomness in it is a function of (seed, t, participant).
+    """What was drawn for round t. All other randomness in it is a function of (seed, t, participant, step).
 
     Attributes:
         t: The number of the round, from 0.
@@ -28,6 +28,7 @@ class Draw(NamedTuple):
         conduct: How participants behave, see `Conduct`.
         generators: The generator states from which a watched loop drew its dropout, for each participant a list with
             one per step; () elsewhere.
+        first_step: The local step that `batch` begins with; above 0 in later phases of an uneven round.
     """
 
     t: int
@@ -36,6 +37,7 @@ class Draw(NamedTuple):
     lr: float | Float[Tensor, " n"] | Float[Tensor, "n steps"]
     conduct: Conduct = ()
     generators: tuple[tuple[GeneratorState, ...], ...] = ()
+    first_step: int = 0
 
 
 MixingRule = Callable[[Draw, Participants, Participants], Tensor | Participants]

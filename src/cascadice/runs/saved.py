@@ -151,6 +151,11 @@ def data_of(folder: Path, config: Config, root: str | None = None) -> DataSet:
     return sources.load_data(config.data, root or config.data_root)
 
 
+def is_uneven(folder: Path, config: Config) -> bool:
+    """Whether the network of the run in a folder is uneven; a network that settings describe never is."""
+    return config.saved is not None and bool(read(folder, config).facts["uneven"])
+
+
 def _data_in(kept: SavedNetwork) -> DataSet:
     def samples(name: str) -> Samples:
         inputs = {key.removeprefix(f"{name}.x."): x for key, x in kept.tensors.items() if key.startswith(f"{name}.x.")}

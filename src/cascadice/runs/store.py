@@ -135,7 +135,7 @@ def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}
 
     `after` is left out if gossip by W recomputes it from the rest, bit for bit.
     """
-    t, batch, W, lr, conduct, generators = round.draw
+    t, batch, W, lr, conduct, generators, _ = round.draw
     tensors = {**to_tensors("before.", round.before), **to_tensors("half.", round.half)}
     tensors |= {"loss": round.loss, "batch": batch}
     tensors |= {f"conduct.{place}": part for place, part in enumerate(conduct)}

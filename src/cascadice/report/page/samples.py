@@ -12,11 +12,11 @@ from torch import Tensor
 
 from cascadice.applications.plain import Json, data_uri, evenly, short
 from cascadice.data import DataSet
-from cascadice.data.batches import is_even, sizes
+from cascadice.data.batches import sizes
 from cascadice.data.corruption import corrupt, parse
 from cascadice.runs import store
 from cascadice.runs.config import Config
-from cascadice.runs.saved import data_of
+from cascadice.runs.saved import data_of, is_uneven
 from cascadice.runs.summary import InfluenceSummary, SampleScore, clear_samples
 from cascadice.runs.words import caution, counted_samples
 
@@ -67,6 +67,7 @@ def samples(
 
 
 _load = lru_cache(maxsize=1)(data_of)  # a live page asks every few seconds
+_uneven = lru_cache(maxsize=1)(is_uneven)
 Became = dict[tuple[int, int], list[tuple[str, int]]]  # (participant, sample) -> other labels and their uses
 
 
@@ -78,21 +79,25 @@ def _became(
     falsified = {node for fault in faults if "labels" in fault.kind for node in fault.nodes}
     used = {(one.node, one.sample): Counter[str]() for one in scores if one.node in falsified}
     recorded = set(store.saved_rounds(folder)) if used else set()
+    nodes, uneven = {node for node, _ in used}, bool(used) and _uneven(folder, config)
     chosen = [t for t in rounds if t in recorded]
     for t in (chosen[place] for place in evenly(len(chosen), ROUNDS)):
         batch = store.load_draw(folder, t).batch
-        if not is_even(batch[None]):  # its labels were drawn step by step
-            continue
-        for node in {node for node, _ in used}:
-            steps, size = sizes(batch)[node]
-            own = batch[node : node + 1, :steps, :size]
+        for node, own, step in ((k, *part) for k in nodes for part in _drawn_together(batch[k], uneven)):
             x, true = data.train.take(own)
-            _, trained = corrupt(faults, x, true, t, [node], config.seed, len(data.classes))
+            _, trained = corrupt(faults, x, true, t, [node], config.seed, len(data.classes), first_step=step)
             changed = trained != true
             for sample, label in zip(own[changed].tolist(), trained[changed].tolist(), strict=True):
                 if (node, sample) in used:
                     used[node, sample][data.classes[label]] += 1
     return {pair: count.most_common(LABELS) for pair, count in used.items() if count}
+
+
+def _drawn_together(batch: Tensor, uneven: bool) -> list[tuple[Tensor, int | None]]:
+    """A participant's batches [1, steps, size] whose labels were drawn together, and their step if it drew alone."""
+    alone: list[tuple[Tensor, int | None]] = [(batch[i : i + 1], i) for i in range(len(batch))]
+    unpadded = ((part[None], *sizes(part[None])[0], step) for part, step in (alone if uneven else [(batch, None)]))
+    return [(part[:, :steps, :size], step) for part, steps, size, step in unpadded if steps]
 
 
 def _sample(score: SampleScore, data: DataSet | None, became: Became | None = None) -> Json:
