@@ -162,7 +162,7 @@ def test_batches_of_one_participant_may_differ_in_size_and_be_missing() -> None:
             batches.check_round(wrong, 9, 0)
 
 
-def test_a_list_of_indices_is_padded_to_one_block() -> None:
+def test_a_list_of_indices_is_padded_to_one_block(unchecked: None) -> None:
     rows = [torch.tensor([[1, 2], [3, 4]]), [[5, 6], torch.tensor([7])], (8,), [], torch.arange(0)]
     gone = [[-1, -1], [-1, -1]]
     expected = [[[1, 2], [3, 4]], [[5, 6], [7, -1]], [[8, -1], [-1, -1]], gone, gone]

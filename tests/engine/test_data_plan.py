@@ -47,7 +47,7 @@ def test_given_batches_must_be_of_the_given_partition():
     assert len(list(simulate(small(batches=strange, partition=[torch.arange(24)] * NODES), 3))) == 3
 
 
-def test_batches_that_are_neither_a_tensor_nor_a_function_are_refused():
+def test_batches_that_are_neither_a_tensor_nor_a_function_are_refused(unchecked):
     with pytest.raises(TypeError, match=r"a tensor \[rounds, n, steps, batch\] or a function of the round; found list"):
         small(batches=[PLAN[0]])
     with pytest.raises(ValueError, match="someone must train in round 0"):
