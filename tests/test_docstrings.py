@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 import pytest
 
 import cascadice
-from cascadice import data, influence, intervals, learning_rates, losses, models, names, optimizers, seeds, topology
+from cascadice import data, faults, influence, learning_rates, losses, models, names, optimizers, seeds, topology
 from cascadice.applications.choose import balance, groups
 from cascadice.applications.detect import evidence
 from cascadice.applications.reward import payouts
@@ -18,7 +18,7 @@ from cascadice.influence import measures, noise, quadrature, readings, tables, u
 from cascadice.pictures import figures
 from cascadice.report.page import results
 
-MODULES = [intervals, names, noise, uncertainty, seeds, losses, models, optimizers, learning_rates, figures]
+MODULES = [faults, names, noise, uncertainty, seeds, losses, models, optimizers, learning_rates, figures]
 MODULES += [measures, quadrature, readings, tables, balance, groups, evidence, payouts, results]
 MODULES += [
     import_module(f"{package.__name__}.{module.name}")

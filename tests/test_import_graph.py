@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "cascadice"
 
 # From the lowest layer to the highest; CONTRIBUTING.md has the same list.
 LAYERS = [
-    "cascadice names references console seeds intervals interrupts files",
+    "cascadice names references console seeds faults interrupts files",
     "topology",
     "data",
     "models optimizers losses learning_rates loggers",

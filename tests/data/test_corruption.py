@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from cascadice.data.corruption import CORRUPTIONS, Corruption, corrupt, parse
-from cascadice.intervals import check_participants
+from cascadice.faults import check_participants
 
 
 def batch(rows: int = 4, steps: int = 2, size: int = 50, classes: int = 5) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from cascadice import seeds
 from cascadice.data.inputs import IGNORED, Inputs, at
-from cascadice.intervals import Interval, parse_interval
+from cascadice.faults import Fault, parse_fault
 from cascadice.names import lookup
 
 Row = tuple[Any, Tensor]  # one participant's x [steps, batch, ...] and y [steps, batch, ...]
@@ -61,7 +61,7 @@ CORRUPTIONS: Mapping[str, Kind] = {
 
 
 @dataclass(frozen=True)
-class Corruption(Interval):
+class Corruption(Fault):
     """A corruption of the batches of some participants.
 
     Args:
@@ -158,7 +158,7 @@ def parse(text: str) -> Corruption:
     """Parse a corruption from the command line.
 
     Args:
-        text: `kind:nodes[:strength][@from-to]`, see `intervals.parse_interval`.
+        text: `kind:nodes[:strength][@from-to]`, see `intervals.parse_fault`.
 
     Returns:
         The corruption.
@@ -171,7 +171,7 @@ def parse(text: str) -> Corruption:
         Corruption(kind='flip-labels', nodes=(3, 5), rounds=range(10, 21), strength=0.5)
     """
     without_strength = [name for name, kind in CORRUPTIONS.items() if not kind.most]
-    return parse_interval(text, "corruption", Corruption, without_strength)
+    return parse_fault(text, "corruption", Corruption, without_strength)
 
 
 def _with_block(whole: Any, original: Any, block: tuple[Any, ...], values: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from cascadice.engine.networks import Group, LocalInputs, Network, draw, load
 from cascadice.engine.operator import STRATEGIES, choose
 from cascadice.engine.parts import check_members, restricted
 from cascadice.engine.rounds import Draw, rows_of
-from cascadice.intervals import check_participants
+from cascadice.faults import check_participants
 from cascadice.losses import Loss, cross_entropy
 from cascadice.names import lookup
 from cascadice.optimizers import Optimizer

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cascadice import seeds
-from cascadice.intervals import Interval, parse_interval
+from cascadice.faults import Fault, parse_fault
 from cascadice.names import lookup
 
 
@@ -38,7 +38,7 @@ BEHAVIOURS: Mapping[str, BehaviourEffect] = {
 
 
 @dataclass(frozen=True)
-class Behaviour(Interval):
+class Behaviour(Fault):
     """A behaviour that participants show in some rounds.
 
     Args:
@@ -62,9 +62,9 @@ class Behaviour(Interval):
 
 
 def parse(text: str) -> Behaviour:
-    """The behaviour written `kind:nodes[:strength][@from-to]`; see `intervals.parse_interval`."""
+    """The behaviour written `kind:nodes[:strength][@from-to]`; see `intervals.parse_fault`."""
     no_strength = [name for name, conducts in BEHAVIOURS.items() if conducts.factor == 1 and not conducts.noise]
-    return parse_interval(text, "behaviour", Behaviour, no_strength, "noise-sender:0,3:0.5@10-20")
+    return parse_fault(text, "behaviour", Behaviour, no_strength, "noise-sender:0,3:0.5@10-20")
 
 
 def conduct(behaviours: Sequence[Behaviour], t: int, nodes: Sequence[int]) -> tuple[Tensor, ...]:

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from cascadice import files
 from cascadice.engine.networks import Network
+from cascadice.faults import kinds_by_participant
 from cascadice.files import Folder
 from cascadice.influence import agreement
 from cascadice.influence.agreement import Agreement
 from cascadice.influence.readings import extremes
 from cascadice.influence.tables import ALL, Table, read_note, read_table
 from cascadice.influence.uncertainty import Bounds, bounds_of_sums, bounds_of_totals, signs
-from cascadice.intervals import kinds_by_participant
 from cascadice.runs import store
 from cascadice.runs.round_metrics import RoundMetrics, quality
 

@@ -10,8 +10,8 @@ from torch import Tensor
 import cascadice
 from cascadice import files
 from cascadice.applications.plain import Json, evenly, short
+from cascadice.faults import kinds_by_participant, parse_fault
 from cascadice.files import checksums
-from cascadice.intervals import kinds_by_participant, parse_interval
 from cascadice.pictures.training import LINES_UP_TO
 from cascadice.report.page import final_models, influences, mixing, samples, sections
 from cascadice.report.page.sentences import sentences
@@ -147,7 +147,7 @@ def read_run(home: Path, notes: list[str]) -> Run:
     metrics, faults = _read_metrics(folders, nodes, notes), (*config.corruptions, *config.behaviours)
     if len(folders) == 1 and manifest:  # a live page may be collected after the metrics and before the manifest
         metrics = [one for one in metrics if one.t < int(manifest.get("rounds", 0))]
-    injected = kinds_by_participant(parse_interval(text, "behaviour") for text in faults)
+    injected = kinds_by_participant(parse_fault(text, "behaviour") for text in faults)
     nodes = nodes or (len(metrics[0].train_loss) if metrics else 1)
     read = influences.read(folders, run, nodes, metrics, injected, sees_scale(config, nodes), notes)
     return Run(folders, config, manifest, run, nodes, metrics, injected, read)

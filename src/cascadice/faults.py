@@ -10,7 +10,7 @@ FORM = re.compile(r"([\w-]+):(\d+(?:,\d+)*)(?::([^:@]+))?(?:@(\d+)(-?)(\d*))?")
 
 
 @dataclass(frozen=True)
-class Interval:
+class Fault:
     """A fault of kind `kind` of some participants, in `rounds` (every round if None), and its strength."""
 
     kind: str
@@ -27,7 +27,7 @@ class Interval:
         return node in self.nodes and (self.rounds is None or t in self.rounds)
 
     def __str__(self) -> str:
-        """The text that `parse_interval` reads."""
+        """The text that `parse_fault` reads."""
         strength = "" if self.strength == 1 else f":{self.strength!r}"
         if self.rounds is None:
             return f"{self.kind}:{','.join(map(str, self.nodes))}{strength}"
@@ -37,13 +37,13 @@ class Interval:
         return f"{self.kind}:{','.join(map(str, self.nodes))}{strength}@{self.rounds.start}-{last}"
 
 
-T = TypeVar("T", bound=Interval)
+T = TypeVar("T", bound=Fault)
 
 
-def parse_interval(
+def parse_fault(
     text: str,
     what: str,
-    make: type[T] | Any = Interval,
+    make: type[T] | Any = Fault,
     without_strength: Collection[str] = (),
     example: str = "noise:0,3:100@10-20",
 ) -> T:
@@ -63,8 +63,8 @@ def parse_interval(
         ValueError: If the text is malformed.
 
     Example:
-        >>> parse_interval("flip-labels:3,5:0.5@10-20", "corruption")
-        Interval(kind='flip-labels', nodes=(3, 5), rounds=range(10, 21), strength=0.5)
+        >>> parse_fault("flip-labels:3,5:0.5@10-20", "corruption")
+        Fault(kind='flip-labels', nodes=(3, 5), rounds=range(10, 21), strength=0.5)
     """
     form = FORM.fullmatch(text.strip())
     if form is None or (form[6] and not form[5]):
@@ -81,21 +81,21 @@ def parse_interval(
         raise ValueError(f"the strength must be a number; found {strength!r} in {text!r}.") from None
     if strength is not None and kind in without_strength:
         raise ValueError(f"{kind} takes no strength; found {value:g} in {text!r}.")
-    interval: T = make(kind, tuple(int(node) for node in nodes.split(",")), rounds, value)
-    return interval
+    fault: T = make(kind, tuple(int(node) for node in nodes.split(",")), rounds, value)
+    return fault
 
 
-def check_participants(intervals: Iterable[Interval], nodes: int) -> None:
+def check_participants(faults: Iterable[Fault], nodes: int) -> None:
     """Raise ValueError if one names a participant that does not exist."""
-    for i in intervals:
-        if max(i.nodes) >= nodes:
-            raise ValueError(f"{i.kind} names participant {max(i.nodes)}; there are {nodes}, numbered 0..{nodes - 1}.")
+    for fault in faults:
+        if (last := max(fault.nodes)) >= nodes:
+            raise ValueError(f"{fault.kind} names participant {last}; there are {nodes}, numbered 0..{nodes - 1}.")
 
 
-def kinds_by_participant(intervals: Iterable[Interval]) -> dict[int, str]:
+def kinds_by_participant(faults: Iterable[Fault]) -> dict[int, str]:
     """All faults of each participant, e.g. {3: "flip-labels, free-rider"}."""
     kinds: dict[int, list[str]] = {}
-    for interval in intervals:
-        for node in interval.nodes:
-            kinds.setdefault(node, []).append(interval.kind)
+    for fault in faults:
+        for node in fault.nodes:
+            kinds.setdefault(node, []).append(fault.kind)
     return {node: ", ".join(names) for node, names in kinds.items()}
