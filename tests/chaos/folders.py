@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cascadice.engine import evaluate
 from cascadice.engine.exchange.messages import EARLY
-from cascadice.engine.exchange.renormalise import renormalised
+from cascadice.engine.exchange.routes import renormalised
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network, draw
 from cascadice.engine.operator import Operator

@@ -32,3 +32,10 @@ def test_compiled_is_loop(name, optimizer, compiler):
 @pytest.mark.parametrize("name", MODELS)
 def test_compiled_is_loop_on_the_whole_grid(name, optimizer, compiler):
     agree(name, optimizer, compiler)
+
+
+def test_later_networks_are_compiled_too():
+    """Dynamo stops compiling a code object after some times, and all networks share one."""
+    with torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True):
+        for nodes in (3, 4):
+            last(make("mlp", strategy="compile", nodes=nodes), 2)

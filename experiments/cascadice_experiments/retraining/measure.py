@@ -1,8 +1,9 @@
 """Retrain, score, compare: the numbers of one case."""
 
+import gc
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from statistics import mean
 from typing import Any, NamedTuple
@@ -169,7 +170,7 @@ def _kept(case: Case, conditions: Mapping[str, Sequence[Retrained]]) -> Iterator
         for seed, one in zip(case.seeds, each, strict=True):
             drawn = None
             if what in DRAWN_BY:
-                drawn = {"keep": float(keep), "count": case.subsets, "seed": _drawn_by(what, seed)}
+                drawn = {"keep": float(keep), "count": len(one.found), "seed": _drawn_by(what, seed)}
             yield {"condition": name, "seed": seed, "subsets": drawn, "found": one.found.tolist()}
 
 
@@ -193,9 +194,8 @@ def _retrained(
     of_updates, of_samples = (_drawn_by(what, network.seed) for what in DRAWN_BY)
     updates = {name: random_subsets(nodes, keep, case.subsets, of_updates) for name, keep in kept.items()}
     held_by_all = own.shape[1]
-    samples = {
-        f"samples {keep:g}": random_subsets(held_by_all, keep, case.subsets, of_samples) for keep in case.samples
-    }
+    count = case.sample_subsets or case.subsets
+    samples = {f"samples {keep:g}": random_subsets(held_by_all, keep, count, of_samples) for keep in case.samples}
     updates["leave one out"] = torch.cat([torch.ones(1, nodes, dtype=torch.float64), without_each(nodes)])
     rows = torch.cat(list(updates.values()))
     found = _trained_again(case, network, evaluation, part, "participants", updates=rows)
@@ -218,9 +218,17 @@ def _trained_again(
 ) -> Tensor:
     """f of the network with each of these rows of weights; those that are trained side by side are one part."""
 
+    if network.device.type == "cuda":
+        network = replace(network, strategy=case.retrain_by)
+
     def some(chunk: slice) -> dict[str, Any]:
         own: dict[str, Any] = {name: each[chunk] for name, each in rows.items()}
-        return {"found": retrain(network, case.rounds, evaluation, together=case.together, **own).tolist()}
+        found = retrain(network, case.rounds, evaluation, together=case.together, **own).tolist()
+        if network.device.type == "cuda":
+            gc.collect()  # captured graphs hold much memory, of which Python's collector knows nothing
+            torch.cuda.empty_cache()
+            print(f"  {torch.cuda.memory_allocated() / 2**30:.1f} GiB kept", flush=True)
+        return {"found": found}
 
     (count,) = map(len, rows.values())
     found = [

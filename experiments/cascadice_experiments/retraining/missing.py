@@ -22,7 +22,7 @@ from cascadice_experiments import study
 from cascadice_experiments.data_sets import find
 from cascadice_experiments.figures.parts import Parts, plain
 from cascadice_experiments.retraining import measure
-from cascadice_experiments.retraining.settings import CASES, CNN, Case
+from cascadice_experiments.retraining.settings import CASES, CNN, SMOOTH_CNN, Case
 from cascadice_experiments.retraining.table import lines, read
 
 SEEDS = range(5)
@@ -42,6 +42,7 @@ MORE: dict[str, Any] = {
 }
 REST: dict[str, Any] = {"participants": (0.9,), "samples": (0.9, 0.8), "points": 0, "by_class": ()}
 PLAN = (
+    *_each_seed(SMOOTH_CNN),
     *_each_seed(replace(CNN, **MORE)),
     replace(CASES["adam"], by_class=(0.8, 0.5)),
     *_each_seed(replace(CASES["transformer"], participants=(0.75, 0.5), alphas=(1.0, 0.75, 0.5), subsets=24)),
@@ -51,6 +52,8 @@ PLAN = (
 )
 FLAGS: study.Flags = {
     "--minutes": {"type": float, "default": 25.0, "metavar": "N", "help": "start nothing after so many minutes [25]"},
+    "--seeds": {"default": len(SEEDS), "help": "only what begins with one of so many seeds [5]"},
+    "--first-seed": {},
     "--out": {"default": Path("out/missing"), "help": "folder for the results [out/missing]"},
 }
 
@@ -70,6 +73,8 @@ def _measure(args: Namespace) -> dict[str, Any]:
     made = []
     try:
         for case in PLAN:
+            if case.seeds[0] not in range(args.first_seed, args.first_seed + args.seeds):
+                continue
             if is_there(out, case):
                 print(f"{_label(case)}: measured earlier", flush=True)
                 continue

@@ -13,15 +13,16 @@ from cascadice import learning_rates, models, seeds, topology
 from cascadice.data import batches as batch_plans
 from cascadice.data.corruption import Corruption
 from cascadice.data.inputs import at, described
-from cascadice.engine import data_plan, groups
+from cascadice.engine import groups
 from cascadice.engine.behaviours import Behaviour, absent
 from cascadice.engine.compression import COMPRESSIONS, Compression
+from cascadice.engine.data_plan import plan_data
 from cascadice.engine.dropout import seeded, state_of
 from cascadice.engine.learner import (
     Learner,
     Participants,
+    check_same_frozen,
     flatten,
-    frozen_of,
     learner,
     outputs_of,
     trainable,
@@ -121,8 +122,8 @@ def network(
     check_participants((*behaviours, *corruptions), nodes)
     if away := absent(behaviours):
         schedule = topology.presence(schedule, topology.absences(away, nodes))
-    given = data_plan.DataOptions(partition, per_node, batch_size, local_steps, batches, of_partition)
-    plan = data_plan.plan_data(given, data.train.y, nodes, seed)
+    of_data = (partition, per_node, batch_size, local_steps, batches, of_partition)
+    plan = plan_data(data.train.y, nodes, seed, *of_data)
     made = model if isinstance(model, nn.Module) else _fresh_model(model, seed, 0)
     rows, every_optimizer = check_members(members, nodes) or range(nodes), groups.optimizers_of(optimizer, nodes)
     optimizers = [every_optimizer[k] for k in rows]
@@ -147,8 +148,11 @@ def completed(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network
     if drawn.batch.shape[0] != network.nodes or drawn.W.shape[0] != network.whole:
         counts = f"{drawn.W.shape[0]} in W and {drawn.batch.shape[0]} in the batches"
         raise ValueError(f"W and the batches must have {network.nodes} participants; found {counts}.")
-    if network.members and bool((drawn.batch == batch_plans.PADDING).all()):  # others train in round 0
-        drawn = drawn._replace(batch=_example(network))
+    if network.members and bool((drawn.batch == batch_plans.PADDING).all()):
+        # others train in round 0: take samples that this process keeps, two, because BatchNorm refuses one
+        train = network.data.train
+        kept = torch.arange(len(train)) if train.numbers is None else train.numbers
+        drawn = drawn._replace(batch=kept[:2].cpu().expand(network.nodes, 1, -1))
     phase = groups.phases_in(network, drawn)[0].draw
     k, size = next(((k, size) for k, (steps, size) in enumerate(batch_plans.sizes(drawn.batch)) if steps), (0, 0))
     if not size:
@@ -166,13 +170,6 @@ def completed(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network
             f"found strategy {network.strategy!r}. Use 'loop' or 'auto'."
         )
     return network
-
-
-def _example(network: Network) -> Tensor:
-    """A batch for everybody, of samples that this process keeps: two, because BatchNorm refuses one."""
-    train = network.data.train
-    kept = torch.arange(len(train)) if train.numbers is None else train.numbers
-    return kept[:2].cpu().expand(network.nodes, 1, -1)
 
 
 def _choice(network: Network, drawn: Draw, group: Group) -> str:
@@ -258,9 +255,7 @@ def _initial(
 
 
 def _stacked(modules: Sequence[nn.Module]) -> Tensor:
-    for k, module in enumerate(modules):
-        if not all(map(torch.equal, frozen_of(modules[0]), frozen_of(module))):
-            raise ValueError(f"frozen parameters must be the same for everyone; those of participant {k} differ.")
+    check_same_frozen(modules)
     return torch.stack([flatten(module) for module in modules]) if modules else torch.empty(0, 0)
 
 

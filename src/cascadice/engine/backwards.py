@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, MutableMapping
 from math import isqrt
 
-from torch.utils._pytree import tree_flatten, tree_map
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
@@ -35,7 +36,7 @@ def segment(network: Network, rounds: int, memory: int = MEMORY) -> int:
 
 def bytes_of(participants: Participants) -> int:
     """The bytes that these participants take."""
-    return sum(int(leaf.nbytes) for leaf in tree_flatten(participants)[0])
+    return sum(int(leaf.nbytes) for leaf in tree_leaves(participants))
 
 
 def bytes_kept(network: Network, rounds: int, length: int) -> int:
@@ -80,7 +81,7 @@ def backwards(
         for round_ in simulate(network, starts[-1], start=begin, participants=here, window=0, operator=operator):
             tick()
             if round_.t + 1 in starts:
-                saved[round_.t + 1] = tree_map(lambda tensor: tensor.clone(), round_.after)
+                saved[round_.t + 1] = tree_map(torch.clone, round_.after)
     for first in reversed(starts):
         kept, here = [], network.initial if first == start else saved.pop(first)
         end = min(first + length, rounds)

@@ -62,7 +62,7 @@ class Behaviour(Fault):
 
 
 def parse(text: str) -> Behaviour:
-    """The behaviour written `kind:nodes[:strength][@from-to]`; see `intervals.parse_fault`."""
+    """The behaviour written `kind:nodes[:strength][@from-to]`; see `faults.parse_fault`."""
     no_strength = [name for name, conducts in BEHAVIOURS.items() if conducts.factor == 1 and not conducts.noise]
     return parse_fault(text, "behaviour", Behaviour, no_strength, "noise-sender:0,3:0.5@10-20")
 

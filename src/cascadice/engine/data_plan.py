@@ -17,17 +17,6 @@ from cascadice.names import lookup
 BATCH_SIZE, LOCAL_STEPS = 32, 1  # defaults
 
 
-class DataOptions(NamedTuple):
-    """The options of `network` about data, as given; None means the default."""
-
-    partition: Any
-    per_node: int | None
-    batch_size: int | Sequence[int] | None
-    local_steps: int | Sequence[int] | None
-    batches: Callable[[int], Any] | Tensor | None
-    options: dict[str, Any]
-
-
 class Plan(NamedTuple):
     """The partition (None if only batches are given), what each round draws, and whether batches vary in size."""
 
@@ -36,33 +25,32 @@ class Plan(NamedTuple):
     uneven: bool = False
 
 
-def plan_data(given: DataOptions, labels: Tensor, nodes: int, seed: int) -> Plan:
-    """Decide who holds which samples and what each round draws."""
-    if given.batches is not None:
-        _check_used(given)
-    size = BATCH_SIZE if given.batch_size is None else given.batch_size
-    holdings = None
-    if given.partition is not None or given.batches is None:
-        least = max(size) if isinstance(size, Sequence) else size
-        scheme = _scheme("iid" if given.partition is None else given.partition, given.options, least)
-        holdings = partitions.resolve(scheme, labels, nodes, per_node=given.per_node, seed=seed)
-    if given.batches is not None:
-        return _checked(given.batches, holdings, len(labels), nodes)
-    assert holdings is not None
-    steps = LOCAL_STEPS if given.local_steps is None else given.local_steps
+def plan_data(
+    labels: Tensor, nodes: int, seed: int, partition: Any, per_node: int | None,
+    batch_size: int | Sequence[int] | None, local_steps: int | Sequence[int] | None, batches: Any,
+    options: dict[str, Any],
+) -> Plan:  # fmt: skip
+    """Decide who holds which samples and what each round draws, from the arguments of `network`."""
+    if batches is not None:  # refuse what has no effect beside it: how to draw, or to make a partition not asked for
+        drawing = {"batch_size": batch_size, "local_steps": local_steps}
+        making = {"per_node": per_node} if partition is None else {}
+        unused = [name for name, value in (drawing | making).items() if value is not None]
+        unused += options if partition is None else []
+        if unused:
+            raise TypeError(f"if batches are given, network() ignores {', '.join(unused)}. Leave out one or the other.")
+        if partition is None:
+            return _checked(batches, None, len(labels), nodes)
+    size = BATCH_SIZE if batch_size is None else batch_size
+    least = max(size) if isinstance(size, Sequence) else size
+    scheme = _scheme("iid" if partition is None else partition, options, least)
+    holdings = partitions.resolve(scheme, labels, nodes, per_node=per_node, seed=seed)
+    if batches is not None:
+        return _checked(batches, holdings, len(labels), nodes)
+    steps = LOCAL_STEPS if local_steps is None else local_steps
     for name, value in (("batch_size", size), ("local_steps", steps)):
         if isinstance(value, Sequence) and len(value) != nodes:
             raise ValueError(f"{name} must be one number, or one for each of {nodes} participants; found {len(value)}.")
     return Plan(holdings, batch_plans.epochs(holdings, size, steps=steps, seed=seed))
-
-
-def _check_used(given: DataOptions) -> None:
-    """Refuse options without effect beside `batches`: how to draw, or how to make a partition that is not given."""
-    named = ["batch_size", "local_steps", *(["per_node"] if given.partition is None else [])]
-    unused = [name for name in named if getattr(given, name) is not None]
-    unused += list(given.options) if given.partition is None else []
-    if unused:
-        raise TypeError(f"if batches are given, network() ignores {', '.join(unused)}. Leave out one or the other.")
 
 
 def _scheme(partition: Any, options: dict[str, Any], least: int) -> Any:

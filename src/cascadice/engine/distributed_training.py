@@ -21,17 +21,11 @@ def carry_on(
 
     Args:
         network: The part of the network that this process trains; see `parts.part_of`.
-        rounds: The round to stop before.
         exchange: The exchange of messages, with the policy "carry-on".
-        start: The number of the first round.
-        participants: What they carry before it; by default the initial parameters.
-        how: Further arguments of `simulate`.
+        how: Further arguments of `simulate`, which explains the others too.
 
     Yields:
         The rounds from `start` up to, not including, `rounds`, in which this process took part.
-
-    Raises:
-        DivergedError: If a loss is no longer a number.
 
     Example:
         >>> joined = exchange.listen(mine.initial, timeout=10.0)

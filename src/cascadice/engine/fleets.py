@@ -51,6 +51,8 @@ def fleet(networks: Sequence[Network]) -> Network:
         raise ValueError(f"networks in a fleet must have the same {what}; these differ. Run them one after another.")
     if any(network.groups or network.uneven for network in networks):
         raise ValueError("networks whose participants work in several ways cannot run side by side; run them in turn.")
+    ones = first.initial.theta.new_ones(()).expand(nodes, len(first.data.train))
+    weights = [ones if network.sample_weights is None else network.sample_weights for network in networks]
     return replace(
         first,
         initial=tree_map(lambda *rows: torch.cat(rows), *(network.initial for network in networks)),
@@ -61,7 +63,7 @@ def fleet(networks: Sequence[Network]) -> Network:
         partition=[part for network in networks for part in network.partition or ()] or None,
         corruptions=_shifted(networks, [network.corruptions for network in networks]),
         behaviours=_shifted(networks, [network.behaviours for network in networks]),
-        sample_weights=_sample_weights(networks),
+        sample_weights=None if all(network.sample_weights is None for network in networks) else torch.cat(weights),
         seeds=tuple(seed for network in networks for seed in network.seeds or (network.seed,)),
     )  # fmt: skip
 
@@ -105,14 +107,6 @@ def _shifted(networks: Sequence[Network], attacks: Sequence[Sequence[Attack]]) -
     )
 
 
-def _sample_weights(networks: Sequence[Network]) -> Tensor | None:
-    if all(network.sample_weights is None for network in networks):
-        return None
-    size, like = len(networks[0].data.train), networks[0].initial.theta
-    ones = like.new_ones(networks[0].nodes, size)
-    return torch.cat([ones if network.sample_weights is None else network.sample_weights for network in networks])
-
-
 class _BlockDiagonal:
     """The mixing schedule of a fleet. Equal matrices return the same object, so that W is copied to the device once."""
 
@@ -124,9 +118,8 @@ class _BlockDiagonal:
 
     def __call__(self, t: int) -> Tensor:
         matrices = [matrix.to_dense() for matrix in _each(t, self.schedules)]
-        content = {
-            id(matrix): matrix.contiguous().numpy().tobytes() for matrix in matrices
-        }  # not by id: a schedule may reuse a buffer
+        # not by id alone: a schedule may reuse a buffer
+        content = {id(matrix): matrix.contiguous().numpy().tobytes() for matrix in matrices}
         key = tuple(content[id(matrix)] for matrix in matrices)
         if key not in self.known:
             if len(self.known) == self.REMEMBERED:

@@ -6,7 +6,7 @@ somebody's batch size or learning rate changes within a round, steps run phase b
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 from cascadice import optimizers
 from cascadice.data import batches
 from cascadice.data.batches import PADDING
+from cascadice.data.inputs import at
 from cascadice.engine.learner import Alphas
 from cascadice.engine.networks import Group, Network, Nodes
 from cascadice.engine.rounds import Draw
@@ -78,7 +79,7 @@ def phases_in(network: Network, drawn: Draw) -> list[Phase]:
     if isinstance(lr := drawn.lr, Tensor) and lr.dim() > 1:
         changes |= (lr[:, 1:] != lr[:, :-1]).any(0).cpu()
     cuts = [0, *(changes.nonzero().flatten() + 1).tolist(), steps]
-    return [Phase(slice(*ends), _during(drawn, slice(*ends))) for ends in pairwise(cuts)]
+    return [Phase(during, _during(drawn, during)) for during in starmap(slice, pairwise(cuts))]
 
 
 def _during(drawn: Draw, steps: slice) -> Draw:
@@ -89,10 +90,11 @@ def _during(drawn: Draw, steps: slice) -> Draw:
 
 def groups_in(network: Network, drawn: Draw) -> tuple[Group, ...]:
     """The groups of a phase: the network's, split further by batch size and number of steps if it is uneven."""
+    everybody = (Group(network.learner, tuple(range(network.nodes))),)
     if not network.uneven:
-        return network.groups
+        return network.groups or everybody
     sizes, parts = batches.sizes(drawn.batch), list[Group]()
-    for group in network.groups or (Group(network.learner, tuple(range(network.nodes))),):
+    for group in network.groups or everybody:
         kinds: dict[tuple[int, int], list[int]] = {}
         for k in group.nodes:
             kinds.setdefault(sizes[k], []).append(k)
@@ -106,10 +108,7 @@ def groups_in(network: Network, drawn: Draw) -> tuple[Group, ...]:
 
 def uniform_parts(network: Network, drawn: Draw) -> Iterator[tuple[Draw, Group]]:
     """A round's local work in parts of one shape: (the draw of a phase, a group in it)."""
-    everybody = Group(network.learner, tuple(range(network.nodes)))
-    for _, phase in phases_in(network, drawn):
-        groups = groups_in(network, phase)
-        yield from ((phase, group) for group in groups or (() if network.uneven else (everybody,)))
+    return ((phase, group) for _, phase in phases_in(network, drawn) for group in groups_in(network, phase))
 
 
 def initial_state(theta: Tensor, optimizers: Sequence[Optimizer]) -> State:
@@ -133,17 +132,15 @@ def over_groups(
     `like`: the state of other groups' optimizers, and rows of participants that do not train in this round. If all
     participants work alike, it is a single call, and nothing is copied.
     """
-    groups = groups_in(network, drawn)
-    if not groups and not network.uneven:  # an uneven network may have a round in which nobody trains
+    if not network.groups and not network.uneven:
         return run(Group(network.learner), nodes, given)
     members = list(range(network.nodes)) if nodes is None else list(nodes)
     results: T = tree_map(torch.clone, like)
-    for group in groups:
+    for group in groups_in(network, drawn):
         places = [place for place, k in enumerate(members) if k in group.nodes]
         if places:
             index = torch.tensor(places, device=network.device)
-            rows = tree_map(lambda tensor, index=index: tensor[index], given)
-            own = tuple(with_own_state(group, part) if hasattr(part, "state") else part for part in rows)
+            own = tuple(with_own_state(group, part) if hasattr(part, "state") else part for part in at(given, index))
             _put(results, index, run(group, [members[place] for place in places], own))
     return results
 

@@ -1,6 +1,6 @@
 """What one participant computes: its model, loss and optimizer as pure functions of a flat row of parameters."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -103,6 +103,13 @@ def frozen_of(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if not p.requires_grad]
 
 
+def check_same_frozen(models: Sequence[nn.Module]) -> None:
+    """Frozen parameters are kept once for everyone, so they must not differ."""
+    for k, model in enumerate(models):
+        if not all(map(torch.equal, frozen_of(models[0]), frozen_of(model))):
+            raise ValueError(f"frozen parameters must be the same for everyone; those of participant {k} differ.")
+
+
 def _sharing(model: nn.Module) -> nn.Module:
     """A copy of the model that shares its frozen parameters, which may be nearly all of a large model."""
     return deepcopy(model, {id(p): p for p in frozen_of(model)})
@@ -153,8 +160,9 @@ def forward(model: nn.Module, tensors: dict[str, Tensor], x: Inputs, compute: to
 
 def outputs_of(parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Inputs) -> tuple[Tensor, Buffers]:
     """The training model's outputs on one batch, and its buffers afterwards."""
-    # in the precision of the pass, or running statistics would be written into a cast copy and lost
-    after = {name: value.to(_precision(value, learner), copy=True) for name, value in buffers.items()}
+    after = {name: value.clone() for name, value in buffers.items()}
+    if learner.compute is not None:  # or running statistics would be written into a cast copy and lost
+        after = in_precision(after, learner.compute)
     learner.masks.rewind()
     outputs = forward(learner.training, {**parameters, **after}, x, learner.compute)
     return outputs, {name: value.to(buffers[name].dtype) for name, value in after.items()}
@@ -172,10 +180,6 @@ def loss_of(
 def objective(theta: Tensor, learner: Learner, buffers: Buffers, x: Inputs, y: Tensor) -> tuple[Tensor, Buffers]:
     """The training loss of one participant on one batch as a function of its row, and its buffers afterwards."""
     return loss_of(dict(unflatten(learner.training, theta)), learner, buffers, x, y)
-
-
-def _precision(buffer: Tensor, learner: Learner) -> torch.dtype:
-    return learner.compute if learner.compute is not None and buffer.is_floating_point() else buffer.dtype
 
 
 def gradient(

@@ -175,13 +175,6 @@ def draw(network: Network, t: int) -> Draw:
 
     Batches and rates are copied, because the functions that make them may reuse a buffer.
 
-    Args:
-        network: The network to draw for.
-        t: The number of the round.
-
-    Returns:
-        What `Operator.apply` needs besides the participants.
-
     Raises:
         ValueError: If a learning rate is negative, too large for the parameters' dtype, or not one per participant.
 
@@ -221,14 +214,9 @@ def load(
     """Load the inputs of local work in the round that was drawn.
 
     Args:
-        network: The network whose data they are.
-        drawn: The round.
         nodes: The participants to load for, one row each; None for all.
         samples: Weights of samples, [rows, steps, batch], which multiply the network's own.
         group: The group these participants belong to; padding beyond its steps and batch size is cut off.
-
-    Returns:
-        Inputs, targets, learning rates, weights of samples, and where dropout starts.
 
     Example:
         >>> x, y, *_ = load(network, draw(network, 0), [3])

@@ -25,8 +25,7 @@ from torch.utils._pytree import tree_map
 from cascadice.engine import send
 from cascadice.engine.evaluation import Evaluation, check_rows
 from cascadice.engine.exchange.by_rule import ByRule, apply_rule
-from cascadice.engine.exchange.protocol import Exchange
-from cascadice.engine.exchange.stacked import Averaging
+from cascadice.engine.exchange.stacked import Averaging, Exchange
 from cascadice.engine.fast import captured_rounds
 from cascadice.engine.fast.buffers import RoundBuffers, Scratch, copy_into, rotating
 from cascadice.engine.fast.evaluation_passes import row_gradients, row_losses, row_measures
@@ -77,6 +76,7 @@ class Operator:
         self.network = network
         self._exchange: Exchange = Averaging(network.blocks) if exchange is None else exchange
         self._runner, self._scratch = Runner(network), Scratch()
+        self._captures = captured_rounds.should_capture(network)
 
     def fresh(self) -> "Operator":
         """The same operator with buffers of its own."""
@@ -148,10 +148,6 @@ class Operator:
 
         return captured_rounds.captured(play, self._capturable) if self._captures and rule is None else play
 
-    @property
-    def _captures(self) -> bool:
-        return captured_rounds.should_capture(self.network)
-
     def _capturable(self, drawn: Draw) -> bool:
         """Whether a captured graph can play this draw: nothing else is drawn inside the round, and W is dense."""
         return not draws_within_round(self.network, drawn.t) and drawn.W.layout == torch.strided
@@ -214,8 +210,8 @@ class Operator:
 
         Without `through`, only the scores of the last step are computed.
         """
-        rows = (round_.draw, round_.before, round_.half, half)
-        return self.pull_rows(*rows, scores=scores, through=through, out=out)
+        drawn, before, sent, *_ = round_
+        return self.pull_rows(drawn, before, sent, half, scores=scores, through=through, out=out)
 
     def pull_rows(
         self, drawn: Draw, before: Participants, sent: Participants, adjoint: Adjoint, nodes: Nodes = None,

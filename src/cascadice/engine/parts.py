@@ -6,7 +6,6 @@ matrix of everybody.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import TypeVar
 
 import torch
@@ -24,13 +23,6 @@ Attack = TypeVar("Attack", Corruption, Behaviour)
 def split(nodes: int, parts: int) -> list[tuple[int, ...]]:
     """Split participants, in order, into parts whose sizes differ by at most one.
 
-    Args:
-        nodes: The number of participants.
-        parts: The number of parts, e.g. processes.
-
-    Returns:
-        The participants of each part.
-
     Raises:
         ValueError: If there are more parts than participants.
 
@@ -42,19 +34,11 @@ def split(nodes: int, parts: int) -> list[tuple[int, ...]]:
         raise ValueError(
             f"every process must have a participant; found {parts} processes for {nodes}. Start at most {nodes}."
         )
-    sizes = [nodes // parts + (part < nodes % parts) for part in range(parts)]
-    ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
-    return [tuple(range(start, end)) for start, end in pairwise(ends)]
+    return [tuple(part.tolist()) for part in torch.arange(nodes).tensor_split(parts)]
 
 
 def numbered(members: Sequence[int]) -> str:
     """Name participants in words: "participant 3", "participants 4–7", "participants 1, 5".
-
-    Args:
-        members: Their numbers.
-
-    Returns:
-        The words, for messages and tables.
 
     Example:
         >>> numbered((4, 5, 6, 7))
@@ -68,14 +52,7 @@ def numbered(members: Sequence[int]) -> str:
 
 
 def part_of(network: Network, members: Sequence[int]) -> Network:
-    """The network with only these participants' rows.
-
-    Args:
-        network: The whole network.
-        members: Their numbers in the whole network, in ascending order.
-
-    Returns:
-        A network to train with an exchange of messages.
+    """The network with only these participants' rows, to train with an exchange of messages.
 
     Raises:
         ValueError: If members are not participants of the network, or the network is already a part or a fleet.

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -149,17 +149,11 @@ class Recorder:
         if mixing.shape[0] != len(self._models):
             raise ValueError(f"W must be for {len(self._models)} participants; it has {mixing.shape[0]} rows.")
         work = [_Local() for _ in self._models]
-        pairs = enumerate(zip(self._optimizers, work, strict=True))
-        hooks = [optimizer.register_step_pre_hook(partial(self._before_step, own, k)) for k, (optimizer, own) in pairs]
-        hooks += [
-            model.register_forward_pre_hook(partial(_before_forward, own))
-            for model, own in zip(self._models, work, strict=True)
-        ]
-        try:
+        with ExitStack() as hooks:
+            for k, (model, optimizer, own) in enumerate(zip(self._models, self._optimizers, work, strict=True)):
+                hooks.enter_context(optimizer.register_step_pre_hook(partial(self._before_step, own, k)))
+                hooks.enter_context(model.register_forward_pre_hook(partial(_before_forward, own)))
             yield partial(self._record_step, work)
-        finally:
-            for hook in hooks:
-                hook.remove()
         closed = self._finish(mixing, before, work)
         if len(self._rounds) == self._rounds.maxlen:
             self._samples.free(self._rounds[0].draw.batch)
@@ -252,8 +246,7 @@ class Recorder:
         samples = self._samples.samples
         test = samples.subset(torch.arange(0)) if self._test is None else self._test
         data = DataSet(WATCHED, samples, test, ())
-        batches, mixing, rate = (partial(_recorded, draws, part) for part in ("batch", "W", "lr"))
-        states = partial(_recorded, draws, "generators")
+        batches, mixing, rate, states = (partial(_recorded, draws, part) for part in ("batch", "W", "lr", "generators"))
         return Network(
             self._learner, self._initial, data, batches, mixing, rate, self._q, 0, self._strategy, groups=self._groups,
             generators=states, uneven=self._several or any(map(_uneven, draws.values())),

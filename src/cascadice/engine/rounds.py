@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
+from cascadice.data.inputs import at
 from cascadice.engine.dropout import GeneratorState
 from cascadice.engine.learner import Participants
 from cascadice.optimizers import State
@@ -133,7 +133,7 @@ class Pulled(NamedTuple):
 
 def rows_of(participants: Participants, nodes: Any) -> Participants:
     """The rows of these participants: an index, a slice or a tensor of indices."""
-    rows: Participants = tree_map(lambda tensor: tensor[nodes], participants)
+    rows: Participants = at(participants, nodes)
     return rows
 
 

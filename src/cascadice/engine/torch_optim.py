@@ -11,26 +11,23 @@ from torch.overrides import TorchFunctionMode
 
 from cascadice import optimizers
 from cascadice.data.inputs import stacked
-from cascadice.engine.learner import Participants, flatten, frozen_of, trainable
+from cascadice.engine.learner import Participants, check_same_frozen, flatten, trainable
 from cascadice.names import lookup
 from cascadice.optimizers import Optimizer, State
 
 
-def _sgd(momentum: float, nesterov: bool, weight_decay: float, maximize: bool = False) -> Optimizer:
-    step = optimizers.momentum(momentum, weight_decay, nesterov) if momentum else optimizers.sgd(weight_decay)
-    return optimizers.ascending(step) if maximize else step
+def _sgd(momentum: float, nesterov: bool, weight_decay: float) -> Optimizer:
+    return optimizers.momentum(momentum, weight_decay, nesterov) if momentum else optimizers.sgd(weight_decay)
 
 
-def _adam(betas: Any, eps: float, weight_decay: float, amsgrad: bool = False, maximize: bool = False) -> Optimizer:
-    step = (optimizers.amsgrad if amsgrad else optimizers.adam)(tuple(betas), eps, weight_decay)
-    return optimizers.ascending(step) if maximize else step
+def _adam(betas: Any, eps: float, weight_decay: float, amsgrad: bool = False) -> Optimizer:
+    return (optimizers.amsgrad if amsgrad else optimizers.adam)(tuple(betas), eps, weight_decay)
 
 
-def _adamw(betas: Any, eps: float, weight_decay: float, amsgrad: bool = False, maximize: bool = False) -> Optimizer:
-    step = optimizers.adamw(tuple(betas), eps, weight_decay)
+def _adamw(betas: Any, eps: float, weight_decay: float, amsgrad: bool = False) -> Optimizer:
     if amsgrad:
-        step = optimizers.decoupled(optimizers.amsgrad(tuple(betas), eps, 0.0), weight_decay)
-    return optimizers.ascending(step) if maximize else step
+        return optimizers.decoupled(optimizers.amsgrad(tuple(betas), eps, 0.0), weight_decay)
+    return optimizers.adamw(tuple(betas), eps, weight_decay)
 
 
 # our own pure step for a kind, as a function of its options; and the options that it does not support
@@ -76,9 +73,8 @@ def settings(optimizer: torch.optim.Optimizer) -> Settings:
     for option in PURE[kind][1] if kind in PURE else ():
         if any(group.get(option) for group in groups):
             raise ValueError(f"{kind.__name__} with {option} is not supported. Leave {option} out.")
-    names = [
-        name for name in signature(PURE[kind][0] if kind in PURE else kind).parameters if name not in EXECUTION_OPTIONS
-    ]
+    takes = [*signature(PURE[kind][0]).parameters, "maximize"] if kind in PURE else signature(kind).parameters
+    names = [name for name in takes if name not in EXECUTION_OPTIONS]
     rates = [float(group["lr"]) for group in groups]
     # a warm-up may start at 0
     usual = rates if any(rates) else [float(group.get("initial_lr", 1.0)) for group in groups]
@@ -115,7 +111,10 @@ def pure_version(settings: Settings, places: Sequence[Tensor]) -> Optimizer:
     kind = settings.kind
 
     def made(options: dict[str, Any]) -> Optimizer:
-        return PURE[kind][0](**options) if kind in PURE else torch_step(kind, options)
+        if kind not in PURE:
+            return torch_step(kind, options)
+        step = PURE[kind][0](**{name: value for name, value in options.items() if name != "maximize"})
+        return optimizers.ascending(step) if options.get("maximize") else step
 
     groups = list(zip(settings.options, settings.parts, strict=True))
     if all(group == groups[0] for group in groups):
@@ -138,16 +137,7 @@ def _as_text(settings: Settings, places: Sequence[Tensor]) -> tuple[tuple[str, A
 
 
 def rebuilt(saved: Mapping[str, Any]) -> Optimizer:
-    """Rebuild an optimizer from its saved `Optimizer.settings`.
-
-    Args:
-        saved: The settings: a name in `optimizers.OPTIMIZERS` or of torch.optim, its options, and perhaps `clip`.
-
-    Returns:
-        An optimizer that makes the same step.
-
-    Raises:
-        ValueError: If the name is unknown.
+    """Rebuild an optimizer from its saved settings: a name in `OPTIMIZERS` or of torch.optim, options, perhaps `clip`.
 
     Example:
         >>> step = rebuilt({"optimizer": "adam", "betas": [0.9, 0.99], "clip": 1.0})
@@ -212,13 +202,12 @@ def check_alike(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]
     if not models or len(models) != len(optimizers):
         counts = f"{len(models)} models and {len(optimizers)} optimizers"
         raise ValueError(f"each participant must have a model and an optimizer; found {counts}.")
-    layout = _layout(models[0])
+    for k, model in enumerate(models):
+        if _layout(model) != _layout(models[0]):
+            raise ValueError(f"all models must have the same names, shapes, dtypes and device; {k} differs from 0.")
+    check_same_frozen(models)
     owners: dict[int, int] = {}
     for k, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
-        if _layout(model) != layout:
-            raise ValueError(f"all models must have the same names, shapes, dtypes and device; {k} differs from 0.")
-        if not all(map(torch.equal, frozen_of(models[0]), frozen_of(model))):
-            raise ValueError(f"frozen parameters must be the same for everyone; those of participant {k} differ.")
         stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
         own = {id(p) for p in trainable(model).values()}
         if not own <= stepped <= {id(p) for p in model.parameters()}:

@@ -14,7 +14,7 @@ from cascadice.engine import Operator, evaluate_on, simulate
 from cascadice.engine.distributed_training import carry_on
 from cascadice.engine.exchange.messages import Messages, PeerError
 from cascadice.engine.exchange.pairs import Pairs
-from cascadice.engine.exchange.renormalise import renormalised
+from cascadice.engine.exchange.routes import renormalised
 from cascadice.engine.networks import draw
 from cascadice.engine.parts import part_of, split
 from cascadice.influence import reverse_gossip

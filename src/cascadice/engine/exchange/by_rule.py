@@ -29,7 +29,7 @@ def apply_rule(round_: Round, rule: MixingRule, networks: int = 1) -> Round:
     """
     given = tree_leaves((round_.before, round_.half))
     unchanged = [tensor._version for tensor in given]
-    chosen = rule(_handed(round_).draw, round_.before, round_.half)
+    chosen = rule(round_.draw._replace(W=round_.W.clone()), round_.before, round_.half)
     if [tensor._version for tensor in given] != unchanged:
         raise ValueError(
             f"a mixing rule must not edit the participants that it is given; {_name(rule)} did in round {round_.t}. "
@@ -41,16 +41,6 @@ def apply_rule(round_: Round, rule: MixingRule, networks: int = 1) -> Round:
     if networks > 1:
         _check_apart(W.to_dense(), networks, f"the rule {_name(rule)} in round {round_.t}")
     return round_._replace(draw=round_.draw._replace(W=W))
-
-
-def _handed(round_: Round) -> Round:
-    """The round with a copy of its W, which a rule may edit."""
-    return round_._replace(draw=round_.draw._replace(W=round_.W.clone()))
-
-
-def _handed_dense(round_: Round) -> Round:
-    """The same to take a derivative of the rule: there, torch can neither copy a CSR nor make it dense."""
-    return round_._replace(draw=round_.draw._replace(W=round_.W.to_dense().clone()))
 
 
 def _check_apart(W: Float[Tensor, "n n"], networks: int, what: str) -> None:
@@ -101,7 +91,7 @@ class ByRule:
 
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
         """What participants have after this round if they send `half`."""
-        return _called(_handed(round_), round_.before, half)
+        return _called(round_, round_.W, round_.before, half)
 
     def mixed(self, round_: Round) -> Float[Tensor, "n n"]:
         """The W of the round; it says who hears whom."""
@@ -111,7 +101,7 @@ class ByRule:
         """What becomes of a change of what is sent, and of what was there before: exactly."""
 
         def again(source: int) -> Tensor:
-            return _theta(_handed(round_), *_moved(round_, (before, half), source)) - round_.after.theta
+            return _theta(round_, round_.W, *_moved(round_, (before, half), source)) - round_.after.theta
 
         return _gathered(half, again)
 
@@ -120,16 +110,15 @@ class ByRule:
 
         def along(source: int) -> Tensor:
             point, tangent = _moved(round_, at, source), (_dense(round_, before, source), _dense(round_, half, source))
-            mixed = partial(_theta, _handed_dense(round_))
-            change: Tensor = _derived(round_, lambda: jvp(mixed, point, tangent))[1]
+            change: Tensor = _derived(round_, lambda mixed: jvp(mixed, point, tangent))[1]
             return change
 
         return _gathered(half, along)
 
     def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
         """Its transpose: the adjoint of what was sent, plus `plus`."""
-        point, mixed = (round_.before.theta, round_.half.theta), partial(_theta, _handed_dense(round_))
-        of_before, of_half = _derived(round_, lambda: vjp(mixed, *point)[1](adjoint.theta))
+        point = round_.before.theta, round_.half.theta
+        of_before, of_half = _derived(round_, lambda mixed: vjp(mixed, *point)[1](adjoint.theta))
         if bool(of_before.any()):
             raise ValueError(
                 f"the rule that mixed round {round_.t} depends on what participants had before it; a reverse sweep "
@@ -139,21 +128,23 @@ class ByRule:
         return adjoint._replace(theta=of_half.clone() if plus is None else of_half + plus)
 
 
-def _called(round_: Round, before: Participants, half: Participants) -> Participants:
+def _called(round_: Round, W: Tensor, before: Participants, half: Participants) -> Participants:
+    """What the rule makes of this; it gets a copy of W, which it may edit."""
     assert round_.rule is not None
-    mixed = round_.rule(round_.draw, before, half)
+    mixed = round_.rule(round_.draw._replace(W=W.clone()), before, half)
     if not isinstance(mixed, Participants):
         raise TypeError(f"the rule of round {round_.t} gave participants when it trained; now it gave a matrix.")
     return mixed
 
 
-def _theta(round_: Round, before: Tensor, half: Tensor) -> Tensor:
-    return _called(round_, round_.before._replace(theta=before), round_.half._replace(theta=half)).theta
+def _theta(round_: Round, W: Tensor, before: Tensor, half: Tensor) -> Tensor:
+    return _called(round_, W, round_.before._replace(theta=before), round_.half._replace(theta=half)).theta
 
 
-def _derived(round_: Round, derive: Callable[[], R]) -> R:
+def _derived(round_: Round, derive: Callable[[Callable[..., Tensor]], R]) -> R:
+    """A derivative of the rule. W is made dense before: inside, torch can neither copy a CSR nor make it dense."""
     try:
-        return derive()
+        return derive(partial(_theta, round_, round_.W.to_dense()))
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(

@@ -55,8 +55,9 @@ def pack(frame: Frame) -> Tensor:
     (count, columns), kind = rows.shape, TYPES.index(rows.dtype)
     data = torch.empty(size(count, columns, rows.dtype), dtype=torch.uint8)
     body = data[HEADER.size :]
-    body[: 8 * count].view(torch.int64).copy_(frame.nodes)
-    body[8 * count :].view(rows.dtype).view(count, columns).copy_(rows)  # the only copy, from wherever they are
+    nodes, values = _rows(body, count, columns, rows.dtype)
+    nodes.copy_(frame.nodes)
+    values.copy_(rows)  # the only copy, from wherever they are
     header = MAGIC, FORMAT, frame.kind, frame.step, frame.t, count, columns, kind, checksum(body)
     HEADER.pack_into(data.numpy().data, 0, *header)
     return data
@@ -85,20 +86,29 @@ def announced(data: Tensor) -> tuple[int, int, int]:
 
 
 def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: Mapping[int, frozenset[int]]) -> Frame:
-    """The frame in these bytes, if it is what is expected of its sender.
+    """The frame in these bytes, if it is what is expected of its sender; else a FrameError says what is wrong.
 
     Args:
         data: At least the frame; what follows it is ignored. The frame's rows are views of it if all are finite.
         allowed: The participants whose rows its sender may send, by kind.
-
-    Raises:
-        FrameError: Where anything about it is wrong; the message says what.
     """
     kind, step, _ = announced(data)
     if kind not in allowed:
         raise FrameError(f"a {KINDS[kind]}, where rows were expected")
-    t, *rest = _header(data)[4:]
-    nodes, rows = _body(data, *rest, columns=columns, dtype=dtype, allowed=allowed[kind])
+    t, count, width, number, summed = _header(data)[4:]
+    found = TYPES[number] if number < len(TYPES) else f"type {number}"
+    most = len(allowed[kind])
+    if width != columns or found != dtype or count > most:
+        raise FrameError(f"{count} rows of {width} {found}, where at most {most} of {columns} {dtype} were expected")
+    if len(data) < (end := size(count, width, dtype)):
+        raise FrameError(f"a message cut off at {len(data)} of {end} bytes")
+    body = data[HEADER.size : end]
+    if checksum(body) != summed:
+        raise FrameError("a message that was changed on its way")
+    nodes, rows = _rows(body, count, width, dtype)
+    whose = set(nodes.tolist())
+    if len(whose) != count or not whose <= allowed[kind]:
+        raise FrameError("rows of participants that are not its own to send")
     # a sum is 17 times as fast, but may overflow
     if isfinite(rows.sum().item()) or not len(wrong := nodes[~(good := rows.isfinite().all(1))]):
         return Frame(kind, step, t, nodes, rows)
@@ -122,28 +132,6 @@ def _rows(body: Tensor, rows: int, columns: int, dtype: torch.dtype) -> tuple[Te
 
 def _header(data: Tensor) -> tuple[int, ...]:
     return HEADER.unpack_from(data.numpy().data)
-
-
-def _body(
-    data: Tensor, rows: int, width: int, number: int, summed: int,
-    *, columns: int, dtype: torch.dtype, allowed: frozenset[int],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Whose rows a frame has, and the rows."""
-    found = TYPES[number] if number < len(TYPES) else f"type {number}"
-    if width != columns or found != dtype or rows > len(allowed):
-        raise FrameError(
-            f"{rows} rows of {width} {found}, where at most {len(allowed)} of {columns} {dtype} were expected"
-        )
-    if len(data) < (end := size(rows, width, dtype)):
-        raise FrameError(f"a message cut off at {len(data)} of {end} bytes")
-    body = data[HEADER.size : end]
-    if checksum(body) != summed:
-        raise FrameError("a message that was changed on its way")
-    nodes, values = _rows(body, rows, width, dtype)
-    whose = set(nodes.tolist())
-    if len(whose) != rows or not whose <= allowed:
-        raise FrameError("rows of participants that are not its own to send")
-    return nodes, values
 
 
 def checksum(body: Tensor) -> int:

@@ -20,13 +20,11 @@ from cascadice.engine.exchange import frames
 from cascadice.engine.exchange.attendance import PATIENCE, Attendance, PeerError
 from cascadice.engine.exchange.frames import ADJOINT, MODEL, STILL_WAITING, Frame
 from cascadice.engine.exchange.post import MissingError, Post
-from cascadice.engine.exchange.renormalise import renormalised, rescaled
-from cascadice.engine.exchange.routes import Routes, any_weight, routes
-from cascadice.engine.exchange.rows import as_rows, from_rows, real_buffers, width
+from cascadice.engine.exchange.routes import Routes, as_rows, from_rows, renormalised, rescaled, routes
 from cascadice.engine.exchange.stacked import Point
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Adjoint, Perturbation, Round
+from cascadice.engine.rounds import Adjoint, Perturbation, Round, rows_of
 from cascadice.engine.simulation import DivergedError
 from cascadice.topology.mixing import full_precision
 
@@ -84,7 +82,7 @@ class Messages:
         usual = names.lookup(PATIENCE, policy, "policy")
         self._parts, self._rank, self._stops = [torch.tensor(part) for part in parts], rank, policy == "stop"
         self._own, self._dtype, self._network = self._parts[rank], network.initial.theta.dtype, network
-        self._columns = network.learner.size + sum(width(buffer) for buffer in real_buffers(network.initial).values())
+        self._columns = as_rows(rows_of(network.initial, slice(1))).shape[1]
         self._peers = [peer for peer in range(len(parts)) if peer != rank]
         self._place = {k: place for place, k in enumerate(parts[rank])}
         self._known: tuple[Tensor, Routes] | None = None
@@ -112,28 +110,38 @@ class Messages:
             self._sent.append(data)
             for peer in peers:
                 self.post.send(peer, data, self.attendance.patience)
-        mine, came = ways.mine, set(self._place)
         place = out.theta if out is not None and rows is half.theta else None
-        mixed = _product(mine[:, self._own], rows, place)
+        mixed = _product(ways.mine[:, self._own], rows, place)
         try:
-            for frame in self._frames(MODEL, round_.t, ways.awaited):
-                _add_product(mixed, mine[:, frame.nodes], frame.rows)
-                came.update(frame.nodes.tolist())
+            came = self._add_received(mixed, ways.mine, round_.t, ways.awaited)
         except PeerError:
             # the others may have stopped because of what this process sent, now or in the round before
             self._check_finite(round_.t - 1, earlier)
             self._check_finite(round_.t, self._sent)
             raise
-        self._mixed, self.incomplete = round_.W, not ways.sources <= came
+        came[self._own] = True
+        self._mixed, self.incomplete = round_.W, bool(ways.mine[:, ~came].any())
         if self.incomplete and self._stops:
             raise PeerError(
                 f"a message of round {round_.t} left participants out. Do all processes run the same network?"
             )
         if self.incomplete:
-            there = _flags(torch.tensor(sorted(came)), len(ways.W))
-            self._mixed = ways.W.index_copy(0, self._own, renormalised(mine, there, self._own))
-            mixed = rescaled(mixed, rows, mine, there)
+            self._mixed, mixed = self._averaged(ways.W, mixed, rows, came)
         return from_rows(mixed, half, out)
+
+    def _add_received(self, total: Tensor, mine: Float[Tensor, "m n"], t: int, peers: Sequence[int]) -> Tensor:
+        """Add what these peers send to the sums of own participants, and return whose rows came."""
+        came = torch.zeros(mine.shape[1], dtype=torch.bool)
+        for frame in self._frames(MODEL, t, peers):
+            with full_precision():
+                total.addmm_(mine[:, frame.nodes].to(total), frame.rows.to(total))
+            came[frame.nodes] = True
+        return came
+
+    def _averaged(self, W: Tensor, sums: Tensor, rows: Tensor, came: Tensor) -> tuple[Tensor, Tensor]:
+        """W with own rows over those who came, and the sums over these as averages."""
+        mine = W[self._own]
+        return W.index_copy(0, self._own, renormalised(mine, came, self._own)), rescaled(sums, rows, mine, came)
 
     def _routes(self, W: Float[Tensor, "n n"]) -> Routes:
         """What W asks of this process; that of the last W is remembered, because W is often the same for long."""
@@ -154,12 +162,12 @@ class Messages:
             weights = W[self._own][:, self._parts[peer]]
             heard = (weights != 0).any(0)
             # who was not heard gets an empty message, or it would wait
-            if bool(heard.any()) or any_weight(planned[self._own][:, self._parts[peer]]):
+            if bool(heard.any()) or bool(planned[self._own][:, self._parts[peer]].any()):
                 rows = _product(weights[:, heard].T, wide)
                 data = frames.pack(Frame(ADJOINT, self._step, round_.t, self._parts[peer][heard], rows))
                 self.post.send(peer, data, self.attendance.patience)
         theta = _product(W[self._own][:, self._own].T, adjoint.theta)
-        hearing = [p for p in self._peers if any_weight(W[self._parts[p]][:, self._own])]
+        hearing = [p for p in self._peers if W[self._parts[p]][:, self._own].any()]
         for frame in self._frames(ADJOINT, round_.t, hearing):
             theta[torch.searchsorted(self._own, frame.nodes)] += frame.rows[:, : theta.shape[1]].to(theta)
         theta = theta if plus is None else theta.add_(plus)
@@ -218,14 +226,12 @@ class Messages:
             return None
         self._step = t = sorted(frame.step for frame in came.values())[-2:][0]
         W = self._network.mixing(t).to_dense()
-        mine, heard, rows = W[self._own], _flags(self._own[:0], len(W)), as_rows(here)
-        mixed = torch.zeros_like(rows)
-        for frame in self._frames(MODEL, t, list(came)):
-            _add_product(mixed, mine[:, frame.nodes], frame.rows)
-            heard[frame.nodes] = True
+        rows = as_rows(here)
+        sums = torch.zeros_like(rows)
+        heard = self._add_received(sums, W[self._own], t, list(came))
         self.skip(EARLY - 1)
-        W = W.index_copy(0, self._own, renormalised(mine, heard, self._own))
-        return Joined(t, t + EARLY, W, from_rows(rescaled(mixed, rows, mine, heard), here, None))
+        W, mixed = self._averaged(W, sums, rows, heard)
+        return Joined(t, t + EARLY, W, from_rows(mixed, here, None))
 
     def _is_overtaken(self, ways: Routes) -> bool:
         """Whether those who hear this process have finished, without it, the exchange that it is about to begin."""
@@ -284,14 +290,3 @@ class Messages:
 def _product(W: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
     with full_precision():
         return torch.mm(W.to(rows), rows, out=out)
-
-
-def _add_product(total: Tensor, W: Tensor, rows: Tensor) -> None:
-    with full_precision():
-        total.addmm_(W.to(total), rows.to(total))
-
-
-def _flags(nodes: Tensor, size: int) -> Tensor:
-    flags = torch.zeros(size, dtype=torch.bool)
-    flags[nodes] = True
-    return flags

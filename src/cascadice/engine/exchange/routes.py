@@ -1,10 +1,16 @@
-"""What a mixing matrix asks of one process: to whom it sends, and from whom it hears."""
+"""What a mixing matrix asks of one process: to whom it sends, from whom it hears, how it averages what came.
+
+What travels is a row for each participant: its parameters and real-valued buffers.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from cascadice.engine.learner import Participants
 
 
 class Routes(NamedTuple):
@@ -14,14 +20,12 @@ class Routes(NamedTuple):
         W, mine: The matrix, and the rows of own participants.
         sends: The processes that hear the same own participants, by these.
         awaited: The processes that own participants hear.
-        sources: Everybody whom own participants hear.
     """
 
     W: Float[Tensor, "n n"]
     mine: Float[Tensor, "m n"]
     sends: dict[tuple[int, ...], list[int]]
     awaited: list[int]
-    sources: frozenset[int]
 
 
 def routes(W: Float[Tensor, "n n"], parts: Sequence[Tensor], rank: int) -> Routes:
@@ -32,10 +36,50 @@ def routes(W: Float[Tensor, "n n"], parts: Sequence[Tensor], rank: int) -> Route
         heard = own[(W[parts[peer]][:, own] != 0).any(0)]
         if len(heard):
             sends.setdefault(tuple(heard.tolist()), []).append(peer)
-    awaited = [peer for peer in peers if any_weight(mine[:, parts[peer]])]
-    return Routes(W, mine, sends, awaited, frozenset((mine != 0).any(0).nonzero().flatten().tolist()))
+    return Routes(W, mine, sends, [peer for peer in peers if mine[:, parts[peer]].any()])
 
 
-def any_weight(weights: Tensor) -> bool:
-    """Whether any of these entries of W is not zero."""
-    return bool((weights != 0).any())
+def renormalised(mine: Float[Tensor, "m n"], came: Tensor, own: Tensor) -> Float[Tensor, "m n"]:
+    """Rows of W without those who did not come, scaled to their sums; who is left with nobody keeps its own.
+
+    Example:
+        >>> renormalised(torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([True, False, True]), torch.tensor([0]))
+        tensor([[0.7143, 0.0000, 0.2857]])
+    """
+    full, left = mine.sum(1, keepdim=True), (mine * came).sum(1, keepdim=True)
+    alone = torch.zeros_like(mine)
+    alone[torch.arange(len(own)), own] = full[:, 0]
+    return torch.where(left > 0, mine * came * (full / left), alone)
+
+
+def rescaled(mixed: Tensor, rows: Tensor, mine: Float[Tensor, "m n"], came: Tensor) -> Tensor:
+    """Sums over those who came, as averages; rows of who is left with nobody."""
+    full, left = mine.sum(1, keepdim=True), (mine * came).sum(1, keepdim=True)
+    return torch.where(left > 0, mixed * (full / left).to(rows), rows)
+
+
+def _real_buffers(participants: Participants) -> dict[str, Tensor]:
+    """The buffers that travel."""
+    return {name: buffer for name, buffer in participants.buffers.items() if buffer.is_floating_point()}
+
+
+def as_rows(half: Participants) -> Float[Tensor, "m columns"]:
+    """What travels, as one row for each participant: parameters and real-valued buffers."""
+    buffers = [buffer.reshape(len(buffer), -1).to(half.theta) for buffer in _real_buffers(half).values()]
+    return torch.cat([half.theta, *buffers], 1) if buffers else half.theta
+
+
+def from_rows(rows: Tensor, half: Participants, out: Participants | None) -> Participants:
+    """The participants whose parameters and real-valued buffers these rows are."""
+    real = _real_buffers(half)
+    theta, *parts = torch.split(rows, [half.theta.shape[1], *(buffer[0].numel() for buffer in real.values())], 1)
+    travelled = {
+        name: part.reshape(buffer.shape).to(buffer) for (name, buffer), part in zip(real.items(), parts, strict=True)
+    }
+    buffers = half.buffers | travelled
+    if out is None:
+        return Participants(theta.contiguous(), half.state, buffers)
+    buffers = {name: out.buffers[name].copy_(value) for name, value in buffers.items()}
+    if out.theta.data_ptr() != theta.data_ptr():
+        out.theta.copy_(theta)
+    return Participants(out.theta, half.state, buffers)

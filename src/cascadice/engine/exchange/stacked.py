@@ -8,6 +8,7 @@ Real-valued buffers travel with the parameters; optimizer state stays where it i
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -20,6 +21,21 @@ from cascadice.topology.mixing import full_precision, product
 
 Point = tuple[Perturbation | None, Perturbation] | None
 """Where a derivative is taken: a change of (before, half), or None for where the round really was."""
+
+
+@runtime_checkable
+class Exchange(Protocol):
+    """How what participants send becomes what they have: stacked in memory, or as messages along the edges."""
+
+    def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants: ...
+
+    def mixed(self, round_: Round) -> Float[Tensor, "n n"]: ...
+
+    def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
+
+    def push(self, round_: Round, at: Point, before: Perturbation | None, half: Perturbation) -> Perturbation: ...
+
+    def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint: ...
 
 
 def mix(W: Float[Tensor, "n n"], half: Participants, out: Participants | None = None) -> Participants:

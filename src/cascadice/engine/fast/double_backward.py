@@ -10,6 +10,7 @@ replaced, for all threads at once, and counted so that the last one to leave put
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -34,16 +35,6 @@ def twice_differentiable() -> Iterator[None]:
         yield
 
 
-def without_checkpoints() -> AbstractContextManager[None]:
-    """Within, `torch.utils.checkpoint` just calls the function: the same numbers, in more memory."""
-    return _replacing("none")
-
-
-def non_reentrant_checkpoints() -> AbstractContextManager[None]:
-    """Within, reentrant checkpoints become non-reentrant ones, which torch.autograd.grad accepts."""
-    return _replacing("non-reentrant")
-
-
 @contextmanager
 def _replacing(checkpoints: str) -> Iterator[None]:
     _count(checkpoints, 1)
@@ -51,6 +42,13 @@ def _replacing(checkpoints: str) -> Iterator[None]:
         yield
     finally:
         _count(checkpoints, -1)
+
+
+without_checkpoints = partial(_replacing, "none")
+"""Within, `torch.utils.checkpoint` just calls the function: the same numbers, in more memory."""
+
+non_reentrant_checkpoints = partial(_replacing, "non-reentrant")
+"""Within, reentrant checkpoints become non-reentrant ones, which torch.autograd.grad accepts."""
 
 
 def _count(checkpoints: str, change: int) -> None:

@@ -21,6 +21,7 @@ from cascadice.engine.fast.double_backward import non_reentrant_checkpoints
 from cascadice.engine.fast.eager import assign_parameters, channels_last
 from cascadice.engine.fast.rows import each_row, over_rows, twin
 from cascadice.engine.learner import Buffers, Learner, Participants, call, forward, measure_all, trainable
+from cascadice.engine.rounds import rows_of
 from cascadice.losses import Loss
 
 
@@ -115,8 +116,5 @@ def row_measures(
     """Each measure of every participant on the same (x, y). Cost: a forward pass each."""
     sweep = over_rows(measure_all, strategy, learner, x, y, measures)
     together = max(1, MOST_AT_ONCE // len(y))
-    parts = [
-        torch.stack(sweep(tree_map(lambda tensor, start=start: tensor[start : start + together], here)))
-        for start in range(0, len(here.theta), together)
-    ]
-    return torch.cat(parts, 1)
+    starts = range(0, len(here.theta), together)
+    return torch.cat([torch.stack(sweep(rows_of(here, slice(start, start + together)))) for start in starts], 1)

@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import vjp
-from torch.utils._pytree import tree_map
 
 from cascadice.data.inputs import Inputs, at
 from cascadice.engine.dropout import DropoutStart
@@ -144,8 +143,8 @@ def scores_from_tape(
         return scores
 
     def row(worker: int, k: int) -> Tensor:
-        own = tree_map(lambda tensor: tensor[k], stacked)
-        return _read_row(twin(layers.learner, worker), tape[k][0], *own, layers=layers, reading=eager_read)
+        learner, own = twin(layers.learner, worker), at(stacked, k)
+        return _read_row(learner, tape[k][0], *own, layers=layers, reading=eager_read)
 
     return torch.stack(each_row(row, len(lr), lr.device))
 

@@ -12,16 +12,16 @@ threads do not survive a fork.
 import os
 from collections.abc import Callable, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_leaves
 
-from cascadice.data.inputs import stacked
+from cascadice.data.inputs import at, stacked
 from cascadice.engine.dropout import DropoutStart
 from cascadice.engine.fast.cuda_graphs import captured_call
 from cascadice.engine.fast.determinism import deterministic
@@ -80,14 +80,12 @@ def over_rows(
         return torch.no_grad()(lambda *rows: sweep(*rows, *fetch(None)))
 
     def run(*rows: Any) -> Any:
-        leaf: Tensor = tree_flatten(rows)[0][0]
+        leaf: Tensor = tree_leaves(rows)[0]
 
         def work(worker: int, k: int) -> Any:
-            own = tree_map(lambda tensor: tensor[k], rows)
-            fetched = tree_map(lambda tensor: tensor[0], fetch([k]))
-            acting = twin(learner, worker)
+            acting, arguments = twin(learner, worker), (*at(rows, k), *at(fetch([k]), 0))
             with acting.masks.of(starts[k] if starts else None, leaf.device), tolerate_user_hooks(acting.training):
-                result = row(acting, *own, *fetched, *shared)
+                result = row(acting, *arguments, *shared)
             if out is None:
                 return result
             out[k].copy_(result[0])
@@ -112,14 +110,17 @@ def _compiled_sweep(row: Callable[..., Any], learner: Learner, *shared: Any) -> 
     key = (row, *map(id, shared))
     if key not in known:
         sweep = torch.compile(_plain_sweep(row, learner, *shared), dynamic=False)
-        known[key] = (captured_call(partial(_without_recompile_limit, sweep)), shared)
+        known[key] = (captured_call(deterministic()(without_recompile_limit(sweep))), shared)
     return known[key][0]
 
 
-def _without_recompile_limit(sweep: Callable[..., Any], *stacked: Any) -> Any:
-    # dynamo counts compilations by code object, and all sweeps share the code of vmap
-    with torch._dynamo.config.patch(recompile_limit=1024), deterministic():
-        return sweep(*stacked)
+def without_recompile_limit(sweep: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled sweep, however many were compiled before.
+
+    Trap: dynamo counts compilations by code object, which all networks share, and beyond 8 runs the code uncompiled.
+    """
+    unlimited: Callable[..., Any] = torch._dynamo.config.patch(recompile_limit=1024)(sweep)
+    return unlimited
 
 
 # the shared objects are kept beside what was compiled for them: their ids are the key, and must not be given to others

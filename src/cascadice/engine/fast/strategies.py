@@ -21,14 +21,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.utils._pytree import tree_map
 
 from cascadice.data.inputs import Inputs, at
 from cascadice.engine.fast.buffers import RoundBuffers, allocate, copy_into
 from cascadice.engine.fast.determinism import deterministic
 from cascadice.engine.fast.eager import eager_step
 from cascadice.engine.fast.hooks import Tape
-from cascadice.engine.fast.rows import Fetch, each_row, twin
+from cascadice.engine.fast.rows import Fetch, each_row, twin, without_recompile_limit
 from cascadice.engine.fast.tape import Layers, taped_step
 from cascadice.engine.learner import Alphas, Learner, Participants, Step, local_steps, measure_all
 from cascadice.engine.networks import LocalInputs
@@ -61,7 +60,7 @@ def choose(learner: Learner, before: Participants, inputs: LocalInputs) -> str:
 
 def _vectorises(learner: Learner, before: Participants, inputs: LocalInputs) -> bool:
     """Whether vmap can run the model: some branch on values, or use operations without a batching rule."""
-    two, inputs = tree_map(lambda tensor: tensor[:2], (before, inputs._replace(starts=())))
+    two, inputs = at((before, inputs._replace(starts=())), slice(2))
     try:
         with warnings.catch_warnings(action="error"):  # vmap warns when it falls back to a slow loop
             _vectorised(learner, None)(two, lambda rows: inputs, None)
@@ -86,7 +85,7 @@ def _vectorised(learner: Learner, layers: Layers | None, compiled: bool = False)
         half, loss, tapes = everybody(before, *inputs[:4])
         return (half, loss, tapes) if buffers is None else (*copy_into((half, loss), buffers.half, buffers.loss), tapes)
 
-    run = torch.compile(sweep, dynamic=False) if compiled else sweep
+    run = without_recompile_limit(torch.compile(sweep, dynamic=False)) if compiled else sweep
     return lambda before, fetch, buffers: run(before, fetch(None), buffers)
 
 
@@ -104,7 +103,7 @@ def _looped(learner: Learner, layers: Layers | None) -> Work:
                 steps[worker] = (eager_step(own, None if layers is None else tapes), tapes)
             step, tapes = steps[worker]
             tapes.clear()
-            one, to = tree_map(lambda tensor: tensor[k], (before, half))
+            one, to = at((before, half), k)
             x, y, lr, samples, start = fetch([k])
             weights: Alphas = (samples[0][0],) if samples else ()
             with own.masks.of(start[0] if start else None, loss.device):
@@ -135,13 +134,4 @@ def local_work(strategy: str, learner: Learner, layers: Layers | None = None) ->
     With `layers`, each step also returns its tape: a sweep stacks them, a loop returns one per participant.
     """
     run = torch.no_grad()(lookup(STRATEGIES, strategy, "strategy").make(learner, layers))
-    if not next(learner.training.parameters()).is_cuda:
-        return run
-
-    def deterministic_run(
-        before: Participants, fetch: Fetch, buffers: RoundBuffers | None
-    ) -> tuple[Participants, Tensor, Any]:
-        with deterministic():
-            return run(before, fetch, buffers)
-
-    return deterministic_run
+    return deterministic()(run) if next(learner.training.parameters()).is_cuda else run
