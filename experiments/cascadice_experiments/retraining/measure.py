@@ -106,7 +106,7 @@ def measure(
     conditions: dict[str, list[Retrained]] = {name: [] for name in _conditions(case)}
     start = clock(device)
     for network, own in zip(networks, held, strict=True):
-        for name, found in _retrained(case, network, own, evaluate_on(network), part).items():
+        for name, found in retrain_conditions(case, network, own, evaluate_on(network), part).items():
             conditions[name].append(found)
     say(f"{case.name}: retrained in {clock(device) - start:.1f} s")
     for name, each in conditions.items():
@@ -184,9 +184,10 @@ def _conditions(case: Case) -> list[str]:
             *(f"samples {keep:g}" for keep in case.samples)]  # fmt: skip
 
 
-def _retrained(
-    case: Case, network: Network, held: list[Tensor], evaluation: Evaluation, part: Part
-) -> dict[str, Retrained]:
+def retrain_conditions(
+    case: Case, network: Network, held: list[Tensor], evaluation: Evaluation,
+    part: Part = lambda name, make: make(),
+) -> dict[str, Retrained]:  # fmt: skip
     """All conditions of one seed, side by side."""
     nodes, size = case.nodes, len(network.data.train)
     own = torch.cat([part.view(case.copies, -1) for part in held], 1)
@@ -194,8 +195,9 @@ def _retrained(
     of_updates, of_samples = (_drawn_by(what, network.seed) for what in DRAWN_BY)
     updates = {name: random_subsets(nodes, keep, case.subsets, of_updates) for name, keep in kept.items()}
     held_by_all = own.shape[1]
-    count = case.sample_subsets or case.subsets
-    samples = {f"samples {keep:g}": random_subsets(held_by_all, keep, count, of_samples) for keep in case.samples}
+    samples = {
+        f"samples {keep:g}": random_subsets(held_by_all, keep, case.subsets, of_samples) for keep in case.samples
+    }
     updates["leave one out"] = torch.cat([torch.ones(1, nodes, dtype=torch.float64), without_each(nodes)])
     rows = torch.cat(list(updates.values()))
     found = _trained_again(case, network, evaluation, part, "participants", updates=rows)
@@ -227,7 +229,6 @@ def _trained_again(
         if network.device.type == "cuda":
             gc.collect()  # captured graphs hold much memory, of which Python's collector knows nothing
             torch.cuda.empty_cache()
-            print(f"  {torch.cuda.memory_allocated() / 2**30:.1f} GiB kept", flush=True)
         return {"found": found}
 
     (count,) = map(len, rows.values())

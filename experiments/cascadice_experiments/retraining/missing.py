@@ -52,6 +52,7 @@ PLAN = (
 )
 FLAGS: study.Flags = {
     "--minutes": {"type": float, "default": 25.0, "metavar": "N", "help": "start nothing after so many minutes [25]"},
+    "--case": {"metavar": "NAME", "help": "only this case"},
     "--seeds": {"default": len(SEEDS), "help": "only what begins with one of so many seeds [5]"},
     "--first-seed": {},
     "--out": {"default": Path("out/missing"), "help": "folder for the results [out/missing]"},
@@ -73,7 +74,7 @@ def _measure(args: Namespace) -> dict[str, Any]:
     made = []
     try:
         for case in PLAN:
-            if case.seeds[0] not in range(args.first_seed, args.first_seed + args.seeds):
+            if args.case not in (None, case.name) or not 0 <= case.seeds[0] - args.first_seed < args.seeds:
                 continue
             if is_there(out, case):
                 print(f"{_label(case)}: measured earlier", flush=True)

@@ -22,7 +22,6 @@ class Case:
     Attributes:
         participants, samples: The parts that random subsets keep.
         subsets: How many subsets for each part.
-        sample_subsets: How many subsets of samples, if fewer.
         noisy: How many participants have wrong labels.
         alphas: Where whole-run influence is asked: at 1 and at the parts that are kept, unless given.
         by_class: Where whole-run influence is also asked by class, for participants.
@@ -49,7 +48,6 @@ class Case:
     participants: tuple[float, ...] = (0.9, 0.8, 0.5)
     samples: tuple[float, ...] = (0.9, 0.8, 0.5)
     subsets: int = 48
-    sample_subsets: int = 0
     tests: int = 1024
     every: int = 16
     noisy: int = 3
@@ -71,8 +69,8 @@ CNN = replace(
     by_class=(),
 )  # fmt: skip
 SMOOTH_CNN = replace(
-    CNN, name="cnn at 0.2", lr=0.2, rounds=400, participants=MLP.participants, samples=MLP.samples, subsets=48,
-    sample_subsets=24, by_class=MLP.by_class, points=0, every=50, together=48, retrain_by="compile",
+    CNN, name="cnn at 0.2", lr=0.2, rounds=400, participants=(0.8, 0.5), samples=(0.8, 0.5), subsets=17,
+    by_class=(0.8, 0.5), points=0, every=100, together=17, retrain_by="compile",
 )  # fmt: skip
 CASES = {
     case.name: case

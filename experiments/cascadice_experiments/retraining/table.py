@@ -35,7 +35,7 @@ def cells(result: Mapping[str, Any]) -> tuple[list[str], dict[str, list[str]]]:
     """The conditions, and for each estimate its mean and spread over seeds in each of them."""
     conditions = list(dict.fromkeys(row["condition"] for row in result["rows"]))
     estimates = dict.fromkeys(row["estimate"] for row in result["rows"])
-    return conditions, {e: [_spread(spearman(result, c, e)) for c in conditions] for e in estimates}
+    return conditions, {e: [spread(spearman(result, c, e)) for c in conditions] for e in estimates}
 
 
 def paired(result: Mapping[str, Any], condition: str, first: str, second: str) -> tuple[float, float, float]:
@@ -64,7 +64,7 @@ def paired_lines(result: Mapping[str, Any], first: str, second: str) -> Iterator
             yield f"{result['case']}, {condition}: {gap:+.2f}{interval}"
 
 
-def _spread(values: list[float]) -> str:
+def spread(values: list[float]) -> str:
     if not values:
         return "–"
     return f"{mean(values):.2f} ± {stdev(values):.2f}" if len(values) > 1 else f"{values[0]:.2f}"
@@ -78,7 +78,7 @@ def lines(result: Mapping[str, Any], only: Container[str] | None = None) -> Iter
     """
     kept = [row for row in result["rows"] if only is None or row["condition"] in only]
     conditions, rows = cells({**result, "rows": kept})
-    accuracy = _spread(result["accuracy"])
+    accuracy = spread(result["accuracy"])
     yield f"{result['case']} (test accuracy {accuracy}, {len(result['accuracy'])} seeds)"
     costs = result["costs"]
     columns = ["summed over the run", *conditions, *(["trainings"] if costs else [])]
