@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cascadice import data, learning_rates, models, network
+from cascadice import data, learning_rates, models, network, optimizers
 from cascadice.data import DataSet, partition
 from cascadice.engine import Network
 from cascadice_experiments.data_sets import first
@@ -23,6 +23,7 @@ class Case:
         participants, samples: The parts that random subsets keep.
         subsets: How many subsets for each part.
         noisy: How many participants have wrong labels.
+        epsilon: Of Adam; None for its default.
         alphas: Where whole-run influence is asked: at 1 and at the parts that are kept, unless given.
         by_class: Where whole-run influence is also asked by class, for participants.
         points: Of whole-run shares; 0 for none.
@@ -51,6 +52,7 @@ class Case:
     tests: int = 1024
     every: int = 16
     noisy: int = 3
+    epsilon: float | None = None
     alphas: tuple[float, ...] = ()
     by_class: tuple[float, ...] = ()
     points: int = 3
@@ -153,11 +155,12 @@ def make_networks(case: Case, whole: DataSet, held: list[list[Tensor]], device: 
     shape = (classes, *form) if case.model == "transformer" else (form, classes)
     make = models.transformer if case.model == "transformer" else getattr(models, case.model)
     lr = learning_rates.cosine(case.lr, case.rounds)
+    optimizer = case.optimizer if case.epsilon is None else optimizers.adam(eps=case.epsilon)
     strategy = "vmap" if device != "cpu" else "auto"
     return [
         network(
             lambda: make(*shape, **dict(case.options)), whole, nodes=case.nodes, mixing=case.mixing, partition=own,
-            batch_size=case.batch, optimizer=case.optimizer, lr=lr, seed=seed, device=device, strategy=strategy,
+            batch_size=case.batch, optimizer=optimizer, lr=lr, seed=seed, device=device, strategy=strategy,
         )
         for seed, own in zip(case.seeds, held, strict=True)
     ]  # fmt: skip
