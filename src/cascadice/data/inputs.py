@@ -105,7 +105,7 @@ def _pair(item: Any, refusal: str) -> tuple[Any, Tensor]:
     if isinstance(item, Mapping):
         if "labels" not in item:
             raise TypeError(f"{refusal} A dictionary needs the key 'labels'; it has {', '.join(map(repr, item))}.")
-        return {name: _tensor(part) for name, part in item.items() if name != "labels"}, _tensor(item["labels"])
+        item = {name: part for name, part in item.items() if name != "labels"}, item["labels"]
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         raise TypeError(refusal)
     x, y = item
