@@ -133,13 +133,17 @@ def read_pack(name: str, path: Path, form: Form) -> DataSet:
             x, y = arrays(images), labels_of(arrays(labels), len(classes), labels)
             expect(f"{images} of type and shape", ("uint8", (len(y), 32, 32, 3)), (str(x.dtype), x.shape))
             parts.append(Samples(torch.from_numpy(x).permute(0, 3, 1, 2).contiguous(), y, form.mean, form.std))
-    return DataSet(name, *parts, classes)
+    return DataSet(name, parts[0], parts[1], classes)
 
 
-# Pickled arrays refer to a function whose module depends on the NumPy version that wrote them.
-_RECONSTRUCTING = ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct")
-_HARMLESS = {("numpy", "ndarray"): np.ndarray, ("numpy", "dtype"): np.dtype}
-_HARMLESS |= dict.fromkeys(_RECONSTRUCTING, np.empty(0).__reduce__()[0])
+# Pickled arrays refer to this function; its module depends on the NumPy version that wrote them.
+_RECONSTRUCT = np.empty(0).__reduce__()[0]
+_HARMLESS = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+}
 
 
 class _ArraysOnly(pickle.Unpickler):
