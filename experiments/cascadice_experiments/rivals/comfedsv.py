@@ -13,7 +13,7 @@ from cascadice import seeds
 from cascadice.applications.reward.payouts import shapley
 from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice_experiments.rivals.coalitions import RoundGame, every_coalition, marginals, prefixes, random_orders
-from cascadice_experiments.rivals.estimate import Estimate, weighted_rounds
+from cascadice_experiments.rivals.estimate import Estimate, looked_at
 
 
 def comfedsv(
@@ -45,13 +45,12 @@ def comfedsv(
     coalitions = every_coalition(n) if orders is None else prefixes(orders).flatten(0, 1)
     columns, place = torch.unique(coalitions, dim=0, return_inverse=True)  # nobody comes first
     operator, looks, evaluations = Operator(network), list[tuple[Tensor, Tensor, float]](), 0
-    for round_, weight in weighted_rounds(network, rounds, every):
-        if weight:
-            game = RoundGame(operator, round_, evaluation)
-            chance = torch.rand(len(columns), generator=seeds.generator(seed, "observed coalitions", round_.t))
-            seen = chance < (observed if looks else 1.0)
-            looks.append((_utilities(game, columns, seen), seen, weight))
-            evaluations += game.evaluations
+    for round_, weight in looked_at(network, rounds, every):
+        game = RoundGame(operator, round_, evaluation)
+        chance = torch.rand(len(columns), generator=seeds.generator(seed, "observed coalitions", round_.t))
+        seen = chance < (observed if looks else 1.0)
+        looks.append((_utilities(game, columns, seen), seen, weight))
+        evaluations += game.evaluations
     values, known = (torch.stack([look[i] for look in looks])[:, 1:] for i in (0, 1))
     matrix = completed(values, known, rank, ridge, sweeps)
     total = (torch.tensor([look[2] for look in looks], dtype=torch.float64)[:, None] * matrix).sum(0)

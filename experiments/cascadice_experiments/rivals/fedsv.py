@@ -9,7 +9,7 @@ import torch
 
 from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice_experiments.rivals.coalitions import RoundGame, local_shapley, random_orders
-from cascadice_experiments.rivals.estimate import Estimate, weighted_rounds
+from cascadice_experiments.rivals.estimate import Estimate, looked_at
 
 
 def fedsv(
@@ -32,10 +32,9 @@ def fedsv(
     """
     operator, q = Operator(network), network.q.double().cpu()
     scores, evaluations = torch.zeros(network.nodes, dtype=torch.float64), 0
-    for round_, weight in weighted_rounds(network, rounds, every):
-        if weight:
-            game = RoundGame(operator, round_, evaluation)
-            orders = None if permutations is None else random_orders(network.nodes, permutations, seed, round_.t)
-            scores += weight * q @ local_shapley(game, orders)
-            evaluations += game.evaluations
+    for round_, weight in looked_at(network, rounds, every):
+        game = RoundGame(operator, round_, evaluation)
+        orders = None if permutations is None else random_orders(network.nodes, permutations, seed, round_.t)
+        scores += weight * q @ local_shapley(game, orders)
+        evaluations += game.evaluations
     return Estimate(scores, evaluations)

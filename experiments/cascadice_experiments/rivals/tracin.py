@@ -12,7 +12,7 @@ from torch import Tensor
 from cascadice.engine import Evaluation, Network, Operator, Round, load
 from cascadice.influence import by_participant, by_sample
 from cascadice.influence.reverse_gossip import RoundAdjoint
-from cascadice_experiments.rivals.estimate import GRADIENT, Estimate, weighted_rounds
+from cascadice_experiments.rivals.estimate import GRADIENT, Estimate, looked_at
 
 
 def tracin(
@@ -31,12 +31,11 @@ def tracin(
     Example:
         >>> tracin(network, 100, evaluate_on(network)).scores
     """
-    operator, scores, looked_at = Operator(network), torch.zeros(network.nodes, dtype=torch.float64), 0
-    for round_, weight in weighted_rounds(network, rounds, every):
-        if weight:
-            scores += weight * by_participant(round_, _direct(operator, round_, evaluation)).double().cpu()
-            looked_at += 1
-    return Estimate(scores, GRADIENT * looked_at * network.nodes)
+    operator, scores, count = Operator(network), torch.zeros(network.nodes, dtype=torch.float64), 0
+    for round_, weight in looked_at(network, rounds, every):
+        scores += weight * by_participant(round_, _direct(operator, round_, evaluation)).double().cpu()
+        count += 1
+    return Estimate(scores, GRADIENT * count * network.nodes)
 
 
 def tracin_samples(
@@ -56,15 +55,14 @@ def tracin_samples(
     Example:
         >>> tracin_samples(network, 100, evaluate_on(network)).scores.topk(10)
     """
-    operator, looked_at = Operator(network), 0
+    operator, count = Operator(network), 0
     scores = torch.zeros(len(network.data.train), dtype=torch.float64)
-    for round_, weight in weighted_rounds(network, rounds, every):
-        if weight:
-            parts = by_sample(network, round_, _direct(operator, round_, evaluation)).double().cpu()
-            drawn = round_.draw.batch.flatten(1)[:, : parts.shape[1]].cpu()
-            scores.index_add_(0, drawn[drawn >= 0], weight * parts[drawn >= 0])
-            looked_at += 1
-    return Estimate(scores, 2 * GRADIENT * looked_at * network.nodes)
+    for round_, weight in looked_at(network, rounds, every):
+        parts = by_sample(network, round_, _direct(operator, round_, evaluation)).double().cpu()
+        drawn = round_.draw.batch.flatten(1)[:, : parts.shape[1]].cpu()
+        scores.index_add_(0, drawn[drawn >= 0], weight * parts[drawn >= 0])
+        count += 1
+    return Estimate(scores, 2 * GRADIENT * count * network.nodes)
 
 
 def tracin_checkpoints(
@@ -86,17 +84,16 @@ def tracin_checkpoints(
     Example:
         >>> tracin_checkpoints(network, 100, evaluate_on(network), every=10).scores
     """
-    operator, nodes, looked_at = Operator(network), range(network.nodes), 0
+    operator, nodes, count = Operator(network), range(network.nodes), 0
     scores = torch.zeros(network.nodes, dtype=torch.float64)
-    for round_, weight in weighted_rounds(network, rounds, every):
-        if weight:
-            measured = operator.objective(evaluation, round_.before)
-            _, trained = operator.gradients(_own_data(network, round_), round_.before, nodes)
-            steps = (round_.draw.batch[:, :, 0] >= 0).sum(1).cpu()
-            rates = torch.as_tensor(round_.draw.lr, dtype=torch.float64).cpu() * steps
-            scores -= weight * rates * (measured * trained).sum(1).double().cpu()
-            looked_at += 1
-    return Estimate(scores, 2 * GRADIENT * looked_at * network.nodes)
+    for round_, weight in looked_at(network, rounds, every):
+        measured = operator.objective(evaluation, round_.before)
+        _, trained = operator.gradients(_own_data(network, round_), round_.before, nodes)
+        steps = (round_.draw.batch[:, :, 0] >= 0).sum(1).cpu()
+        rates = torch.as_tensor(round_.draw.lr, dtype=torch.float64).cpu() * steps
+        scores -= weight * rates * (measured * trained).sum(1).double().cpu()
+        count += 1
+    return Estimate(scores, 2 * GRADIENT * count * network.nodes)
 
 
 def _direct(operator: Operator, round_: Round, evaluation: Evaluation) -> RoundAdjoint:
