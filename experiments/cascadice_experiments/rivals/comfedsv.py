@@ -30,15 +30,11 @@ def comfedsv(
     all of the models that FedSV evaluates: little is saved unless `observed` is small, and then the completion is poor.
 
     Args:
-        every: Look at one round in so many.
         permutations: How many permutations' prefixes are the columns; all coalitions unless given.
         observed: The part of the columns that each round is looked at for.
         rank: Of the completed matrix.
         ridge: λ, with U scaled to a root mean square of 1.
         sweeps: Of alternating least squares.
-
-    Example:
-        >>> comfedsv(network, 100, evaluate_on(network), permutations=16)
     """
     n = network.nodes
     orders = None if permutations is None else random_orders(n, permutations, seed)
@@ -71,9 +67,6 @@ def completed(
     """The low-rank matrix nearest to what was seen, by alternating least squares.
 
     It starts from the singular vectors of the matrix in which what was not seen is 0.
-
-    Example:
-        >>> completed(values, torch.rand(values.shape) < 0.5, rank=3, ridge=0.1, sweeps=30)
     """
     known = seen.to(values)
     scale = float((values * known).square().sum() / known.sum()) ** 0.5 or 1.0

@@ -32,9 +32,6 @@ def weighted_rounds(network: Network, rounds: int | Sequence[Round], every: int 
     Of every `every` rounds it is the middle one that is looked at. Rounds that are played here are overwritten by the
     next one.
 
-    Raises:
-        ValueError: Where no round would be looked at.
-
     Example:
         >>> [weight for _, weight in weighted_rounds(network, 6, every=3)]
         [0.0, 3.0, 0.0, 0.0, 3.0, 0.0]

@@ -23,12 +23,8 @@ def fedsv(
     exact from the coalitions of each receiver's neighbours: Σ_k 2^(degree of k) evaluations, not n 2^n.
 
     Args:
-        every: Look at one round in so many.
         permutations: How many random orders to average over in each round, as the paper does for many participants;
             all coalitions unless given.
-
-    Example:
-        >>> fedsv(network, 100, evaluate_on(network), every=5).scores
     """
     operator, q = Operator(network), network.q.double().cpu()
     scores, evaluations = torch.zeros(network.nodes, dtype=torch.float64), 0

@@ -32,14 +32,10 @@ def gtg_shapley(
     change. The means are compared after each participant has led once, so that those orders are evaluated together.
 
     Args:
-        every: Look at one round in so many.
         between: Rounds whose updates change the loss by no more are not looked at further.
         within: Who joins when no more than this part of the round's change is left gets 0.
         least: Permutations of a round, at least.
         most: At most; rounded up so that everybody leads as often.
-
-    Example:
-        >>> gtg_shapley(network, 100, evaluate_on(network), every=5)
     """
     operator = Operator(network)
     scores, evaluations = torch.zeros(network.nodes, dtype=torch.float64), 0

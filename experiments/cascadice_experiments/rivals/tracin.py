@@ -24,12 +24,7 @@ def tracin(
     score is on its own model; what gossip does with an update is left out. Δ_j is the update as it was made, by
     whatever optimizer.
 
-    Args:
-        seed: Not used: nothing is drawn.
-        every: Look at one round in so many.
-
-    Example:
-        >>> tracin(network, 100, evaluate_on(network)).scores
+    Nothing is drawn, so `seed` is not used.
     """
     operator, scores, count = Operator(network), torch.zeros(network.nodes, dtype=torch.float64), 0
     for round_, weight in looked_at(network, rounds, every):
@@ -45,15 +40,8 @@ def tracin_samples(
 
     With one local step of SGD a round, samples sum to their participant's score. Adapted as `tracin`.
 
-    Args:
-        seed: Not used: nothing is drawn.
-        every: Look at one round in so many; samples that are drawn in none of them get 0.
-
-    Returns:
-        A score for each sample of the training data; the cost counts a pass over a batch as an evaluation gradient.
-
-    Example:
-        >>> tracin_samples(network, 100, evaluate_on(network)).scores.topk(10)
+    Samples that are drawn in none of the rounds looked at get 0. The cost counts a pass over a batch as an evaluation
+    gradient.
     """
     operator, count = Operator(network), 0
     scores = torch.zeros(len(network.data.train), dtype=torch.float64)
@@ -74,15 +62,10 @@ def tracin_checkpoints(
     of local steps along the mean gradient of its own data: the expectation of a step of SGD. Other optimizers are
     treated as SGD, as in the paper.
 
-    Args:
-        seed: Not used: nothing is drawn.
-        every: Rounds from one checkpoint to the next.
+    `every` is the number of rounds from one checkpoint to the next.
 
     Raises:
         ValueError: Where the network does not know who holds what.
-
-    Example:
-        >>> tracin_checkpoints(network, 100, evaluate_on(network), every=10).scores
     """
     operator, nodes, count = Operator(network), range(network.nodes), 0
     scores = torch.zeros(network.nodes, dtype=torch.float64)
