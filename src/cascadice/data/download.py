@@ -4,12 +4,11 @@ import hashlib
 import os
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
@@ -93,11 +92,11 @@ def fetch(url: str, destination: Path, *, digest: str, size: int | None = None, 
     try:
         with replacing(destination) as draft, draft.open("wb") as file, urlopen(url, timeout=TIMEOUT) as response:
             promised = size if size is not None else int(response.headers.get("Content-Length") or 0) or None
-            with _progress(url, promised, quiet) as advance:
-                while chunk := response.read(CHUNK):
+            name = url.rpartition("/")[2]
+            with _progress(quiet) as bar, bar.wrap_file(response, promised, description=name) as stream:
+                while chunk := stream.read(CHUNK):
                     file.write(chunk)
                     hasher.update(chunk)
-                    advance(len(chunk))
                     if promised is not None and file.tell() > promised:
                         raise ValueError(f"{url} should be {promised} bytes; it is longer. Nothing was kept.")
             if promised is not None and file.tell() < promised:
@@ -118,17 +117,14 @@ def fetch(url: str, destination: Path, *, digest: str, size: int | None = None, 
 _HINT = "Try again, or set CASCADICE_MIRROR to a server that holds the file."
 
 
-@contextmanager
-def _progress(url: str, total: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
+def _progress(quiet: bool) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     speed = (TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, *speed, console=console, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task(url.rpartition("/")[2], total=total)
-        yield lambda amount: bar.advance(task, amount)
+    return Progress(*columns, *speed, console=console, disable=quiet or not console.is_terminal)
 
 
 def unpack(archive: Path, target: Path) -> None:
