@@ -12,13 +12,7 @@ FALLBACK = "CIFAR-10 was not found (--data-root, $CASCADICE_DATA, the cache, ../
 
 
 def find(root: str | None) -> tuple[str, str | None]:
-    """The name and folder of the data set to use: CIFAR-10, in `root` or beside the repository, or else digits.
-
-    Example:
-        >>> name, folder = find(None)
-        >>> name in ("cifar10", "digits")
-        True
-    """
+    """The name and folder of the data set to use: CIFAR-10, in `root` or beside the repository, or else digits."""
     for folder in (root, str(BESIDE)):
         try:
             data.load("cifar10", folder)

@@ -5,14 +5,9 @@ from torch import Tensor
 
 
 def auroc(values: Tensor, positive: Tensor) -> float:
-    """The area under the ROC curve: how often a positive ranks above a negative.
+    """The area under the ROC curve: how often a positive ranks above a negative; ties count half.
 
-    Args:
-        values: A score per entry.
-        positive: Which entries are positive.
-
-    Returns:
-        A number from 0 to 1; ties count half. NaN if there are no positives or no negatives.
+    NaN if there are no positives or no negatives.
 
     Example:
         >>> auroc(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([True, False, False]))

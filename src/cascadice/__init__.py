@@ -33,11 +33,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MODULES = ("data", "influence", "learning_rates", "loggers", "losses", "models", "optimizers", "report", "topology")
-_HOMES = {
-    "Corruption": "data.corruption",
-    "save": "runs.saving",
-    "score": "runs.scores",
-}  # the other names live in `engine`
+_HOMES = {"Corruption": "data.corruption", "save": "runs.saving", "score": "runs.scores"}  # others live in `engine`
 
 # names of version 0.1.0; those of `cascadice.influence` and of the applications are in CHANGELOG.md
 _RENAMED = {

@@ -41,26 +41,12 @@ T = TypeVar("T", bound=Fault)
 
 
 def parse_fault(
-    text: str,
-    what: str,
-    make: type[T] | Any = Fault,
-    without_strength: Collection[str] = (),
+    text: str, what: str, make: type[T] | Any = Fault, without_strength: Collection[str] = (),
     example: str = "noise:0,3:100@10-20",
-) -> T:
+) -> T:  # fmt: skip
     """Parse `kind:nodes[:strength][@from-to]`; both rounds are included, and `@from-` has no end.
 
-    Args:
-        text: The text.
-        what: What the text describes, for errors.
-        make: The class of the result.
-        without_strength: The kinds that take no strength.
-        example: A text of this kind, for errors.
-
-    Returns:
-        The interval.
-
-    Raises:
-        ValueError: If the text is malformed.
+    The result is made by `make`. Errors call the text a `what` and give `example` as one of its kind.
 
     Example:
         >>> parse_fault("flip-labels:3,5:0.5@10-20", "corruption")

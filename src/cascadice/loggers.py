@@ -8,7 +8,8 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -37,8 +38,7 @@ class Callback(Protocol):
 Report = Callable[[int, Callable[[], Mapping[str, float]]], None]
 
 
-def _warn(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
+_warn: Callable[[str], None] = partial(warnings.warn, category=RuntimeWarning)
 
 
 @contextmanager
@@ -193,7 +193,8 @@ class MLflow:
 
     def start(self, about: Mapping[str, Any]) -> None:
         """Create the run, with the settings as its parameters."""
-        with _local_folders(), _taking_turns(self._folder):
+        turn = nullcontext() if self._folder is None else _taking_turns(self._folder)
+        with _local_folders(), turn:
             self._client = self._mlflow.MlflowClient(tracking_uri=self._uri)
             known = self._client.get_experiment_by_name(self._experiment)
             number = self._client.create_experiment(self._experiment) if known is None else known.experiment_id
@@ -216,11 +217,8 @@ class MLflow:
 
 
 @contextmanager
-def _taking_turns(folder: Path | None) -> Iterator[None]:
-    """Let one process at a time create what is missing in a folder; a server needs no such lock."""
-    if folder is None:
-        yield
-        return
+def _taking_turns(folder: Path) -> Iterator[None]:
+    """Let one process at a time create what is missing in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (place := folder / ".turn").touch()
     with flock.turn(place):
@@ -230,13 +228,12 @@ def _taking_turns(folder: Path | None) -> Iterator[None]:
 @contextmanager
 def _local_folders() -> Iterator[None]:
     """Set the variable without which MLflow refuses to use a plain folder."""
-    name = "MLFLOW_ALLOW_FILE_STORE"
-    before = os.environ.get(name)
-    os.environ[name] = "true" if before is None else before
+    given = (name := "MLFLOW_ALLOW_FILE_STORE") in os.environ
+    os.environ.setdefault(name, "true")
     try:
         yield
     finally:
-        if before is None:
+        if not given:
             del os.environ[name]
 
 

@@ -25,16 +25,6 @@ def is_reference(text: str) -> bool:
 def resolve(reference: str, what: str) -> Callable[..., Any]:
     """Import the function that a reference names; installed modules come before those in the current folder.
 
-    Args:
-        reference: `package.module:name`.
-        what: What it is for, e.g. "model", for errors.
-
-    Returns:
-        The function.
-
-    Raises:
-        ValueError: If there is no such module or name, the module cannot be imported, or it is not a function.
-
     Example:
         >>> resolve("torch.nn.functional:cross_entropy", "loss").__name__
         'cross_entropy'

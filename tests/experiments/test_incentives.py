@@ -17,7 +17,7 @@ from cascadice.engine.fleets import by_network, fleet
 from cascadice.influence.whole_run_shares import contributions
 from cascadice_experiments.drawing import save
 from cascadice_experiments.incentives import __main__ as command
-from cascadice_experiments.incentives.coalitions import coalitions, exact_shapley
+from cascadice_experiments.incentives.coalitions import exact_shapley
 from cascadice_experiments.incentives.measure import _equals, judge, ledgers, misplaced, pay_by_role
 from cascadice_experiments.incentives.picture import _plus_minus, draw, lines
 from cascadice_experiments.incentives.settings import (
@@ -30,6 +30,7 @@ from cascadice_experiments.incentives.settings import (
     roles_of,
     with_wrong_labels,
 )
+from cascadice_experiments.rivals.coalitions import every_coalition
 
 SMALL = Setting(players=3, crowd=5, rounds=3, hops=(1, 2), seeds=(300, 301), per_node=64, hidden=8, judged=50)
 
@@ -71,7 +72,7 @@ def test_shapley_values_are_those_of_networks_in_which_the_others_ride_free(digi
     """All coalitions side by side against networks with free-riders, trained one by one."""
     one = make_network(SMALL, *digits, roles_of(3, 300), 300)
     losses = []
-    for members in coalitions(3):
+    for members in every_coalition(3):
         idle = tuple((members == 0).nonzero().flatten().tolist())
         alone = replace(one, behaviours=(Behaviour("free-rider", idle),) if idle else ())
         *_, last = simulate(alone, SMALL.rounds)

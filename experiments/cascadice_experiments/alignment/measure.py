@@ -63,14 +63,9 @@ class Points(NamedTuple):
 
 
 def follow(
-    network: Network,
-    hops: int,
-    scored: Collection[int],
-    stops: Collection[int],
-    estimators: Mapping[str, Estimator] = ESTIMATORS,
-    judged_on: int = 256,
-    tested_on: int | None = None,
-) -> Points:
+    network: Network, hops: int, scored: Collection[int], stops: Collection[int],
+    estimators: Mapping[str, Estimator] = ESTIMATORS, judged_on: int = 256, tested_on: int | None = None,
+) -> Points:  # fmt: skip
     """Train a network, and measure the influence of everyone's update by each estimator.
 
     Args:
@@ -82,10 +77,8 @@ def follow(
         judged_on: Influence is on the loss of this many test samples, the first ones.
         tested_on: Accuracy is on this many test samples, or on all.
     """
-    evaluation, held_out = (
-        evaluate_on(network, first(network.data.test, judged_on)),
-        first(network.data.test, tested_on),
-    )
+    evaluation = evaluate_on(network, first(network.data.test, judged_on))
+    held_out = first(network.data.test, tested_on)
     scores: list[dict[str, Tensor]] = []
     made, metrics = [], {}
     # replayed rounds must match those that were trained; one hop needs no replay

@@ -55,11 +55,9 @@ def _cell(each: Sequence[Mapping[str, Any]]) -> str:
     areas = [area for one in each for area in one["auroc"]]
     flagged = [one["flagged"] for one in each if one["flagged"] is not None]
     alarms = f"{statistics.fmean(one['false_alarms'] for one in each):.4f}"
-    return (
-        f"{statistics.fmean(areas):.4f} ({min(areas):.4f}) {statistics.fmean(flagged):.2f} {alarms}"
-        if areas
-        else alarms
-    )
+    if not areas:
+        return alarms
+    return f"{statistics.fmean(areas):.4f} ({min(areas):.4f}) {statistics.fmean(flagged):.2f} {alarms}"
 
 
 def _group(name: str) -> str:

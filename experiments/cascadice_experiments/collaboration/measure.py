@@ -28,14 +28,11 @@ def measure(
 ) -> dict[str, Any]:
     """Train every rule on the networks with these seeds, side by side.
 
-    Args:
-        numbers: The seeds.
-        hidden: Widths of the MLP's hidden layers, if not the model's own.
-        every: Rounds between the sweeps of whole-run trust; 0 leaves it out.
+    `numbers` are their seeds, `hidden` the widths of the MLP's hidden layers, if not the model's own, and `every` the
+    rounds between the sweeps of whole-run trust; 0 leaves it out.
 
-    Returns:
-        The setting, accuracies by rule and seed, which links the trust rules kept, and how well the groups they
-        find agree with the planted ones.
+    Returns the setting, accuracies by rule and seed, which links the trust rules kept, and how well the groups they
+    find agree with the planted ones.
     """
     start = time.perf_counter()
     networks = [make_network(setting, dataset, seed, hidden) for seed in numbers]

@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,11 +24,7 @@ LEAST = 3  # participants
 
 def run(args: argparse.Namespace) -> int:
     """Make the figures that were asked for, or list all of them; returns the exit code."""
-    console = Console(quiet=args.quiet)
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
-
+    say = partial(Console(quiet=args.quiet).print, highlight=False, soft_wrap=True, markup=False)
     figures = registry.FIGURES
     if not args.figures:
         for name, figure in figures.items():

@@ -52,16 +52,10 @@ class Outcome(NamedTuple):
 
 
 def reproduce(figures: Mapping[str, Figure], request: Request, say: Say = print) -> Outcome:
-    """Make these figures, and the pages that show all figures in the folder.
+    """Make these figures, and the pages that show all figures in the folder; `say` gets each line of progress.
 
-    Args:
-        figures: Which figures, by name; those of the paper are `registry.FIGURES`.
-        request: Where and how.
-        say: Called with each line of progress.
-
-    Raises:
-        ValueError: If the folder holds something else, figures with other settings or by another version, or if
-            another process works in it.
+    Raises ValueError if the folder holds something else, figures with other settings or by another version, or if
+    another process works in it.
     """
     check_writable(request.out)
     with locks.locked(request.out):

@@ -109,11 +109,9 @@ def roles_of(nodes: int, seed: int) -> list[str]:
 def make_network(
     setting: Setting, whole: DataSet, clean: Samples, roles: Sequence[str], seed: int, case: str = "honest"
 ) -> Network:
-    """A network of participants with these qualities, in which ACTOR plays a role.
+    """A network of participants with these qualities, in which ACTOR plays the role `case`, one of CASES.
 
-    Args:
-        whole: The data that `with_wrong_labels` makes of the `clean` training data.
-        case: What ACTOR is, one of CASES.
+    `whole` is the data that `with_wrong_labels` makes of the `clean` training data.
     """
     roles = [FLIPPED, *roles[1:]] if case == "label-flipper" else roles
     unique = seed % len(whole.classes) if case == "unique class" else None

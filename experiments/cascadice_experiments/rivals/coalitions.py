@@ -81,14 +81,7 @@ def local_shapley(game: RoundGame, orders: Int[Tensor, "orders n"] | None = None
 
     Those whom k does not hear get 0, so the exact value takes the coalitions of k's neighbourhood alone.
 
-    Args:
-        orders: Permutations to average over; all coalitions of each neighbourhood unless given.
-
-    Raises:
-        ValueError: Where a neighbourhood is too large for all its coalitions.
-
-    Example:
-        >>> local_shapley(RoundGame(Operator(network), rounds[3], evaluation)).sum(1)
+    It is the average over `orders`, or over all coalitions of each neighbourhood unless these are given.
     """
     if orders is not None:
         losses = game.by_receiver(prefixes(orders).flatten(0, 1))
@@ -141,10 +134,7 @@ def prefixes(orders: Int[Tensor, "orders n"]) -> Bool[Tensor, "orders joined n"]
 def marginals(
     values: Float[Tensor, "orders joined *games"], orders: Int[Tensor, "orders n"]
 ) -> Float[Tensor, "n *games"]:
-    """Shapley values by permutations: what each player changed as it joined, averaged over the orders.
-
-    Args:
-        values: Of each order's `prefixes`.
+    """Shapley values by permutations, from the values of each order's `prefixes`: the mean change as a player joined.
 
     Example:
         >>> marginals(torch.tensor([[3.0, 2.0, 0.0]]), torch.tensor([[1, 0]]))

@@ -13,7 +13,7 @@ from cascadice import seeds
 from cascadice.applications.reward.payouts import shapley
 from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice_experiments.rivals.coalitions import RoundGame, every_coalition, marginals, prefixes, random_orders
-from cascadice_experiments.rivals.estimate import Estimate, weighted_rounds
+from cascadice_experiments.rivals.estimate import Estimate, looked_at
 
 
 def comfedsv(
@@ -30,28 +30,23 @@ def comfedsv(
     all of the models that FedSV evaluates: little is saved unless `observed` is small, and then the completion is poor.
 
     Args:
-        every: Look at one round in so many.
         permutations: How many permutations' prefixes are the columns; all coalitions unless given.
         observed: The part of the columns that each round is looked at for.
         rank: Of the completed matrix.
         ridge: λ, with U scaled to a root mean square of 1.
         sweeps: Of alternating least squares.
-
-    Example:
-        >>> comfedsv(network, 100, evaluate_on(network), permutations=16)
     """
     n = network.nodes
     orders = None if permutations is None else random_orders(n, permutations, seed)
     coalitions = every_coalition(n) if orders is None else prefixes(orders).flatten(0, 1)
     columns, place = torch.unique(coalitions, dim=0, return_inverse=True)  # nobody comes first
     operator, looks, evaluations = Operator(network), list[tuple[Tensor, Tensor, float]](), 0
-    for round_, weight in weighted_rounds(network, rounds, every):
-        if weight:
-            game = RoundGame(operator, round_, evaluation)
-            chance = torch.rand(len(columns), generator=seeds.generator(seed, "observed coalitions", round_.t))
-            seen = chance < (observed if looks else 1.0)
-            looks.append((_utilities(game, columns, seen), seen, weight))
-            evaluations += game.evaluations
+    for round_, weight in looked_at(network, rounds, every):
+        game = RoundGame(operator, round_, evaluation)
+        chance = torch.rand(len(columns), generator=seeds.generator(seed, "observed coalitions", round_.t))
+        seen = chance < (observed if looks else 1.0)
+        looks.append((_utilities(game, columns, seen), seen, weight))
+        evaluations += game.evaluations
     values, known = (torch.stack([look[i] for look in looks])[:, 1:] for i in (0, 1))
     matrix = completed(values, known, rank, ridge, sweeps)
     total = (torch.tensor([look[2] for look in looks], dtype=torch.float64)[:, None] * matrix).sum(0)
@@ -72,9 +67,6 @@ def completed(
     """The low-rank matrix nearest to what was seen, by alternating least squares.
 
     It starts from the singular vectors of the matrix in which what was not seen is 0.
-
-    Example:
-        >>> completed(values, torch.rand(values.shape) < 0.5, rank=3, ridge=0.1, sweeps=30)
     """
     known = seen.to(values)
     scale = float((values * known).square().sum() / known.sum()) ** 0.5 or 1.0

@@ -32,16 +32,18 @@ def weighted_rounds(network: Network, rounds: int | Sequence[Round], every: int 
     Of every `every` rounds it is the middle one that is looked at. Rounds that are played here are overwritten by the
     next one.
 
-    Raises:
-        ValueError: Where no round would be looked at.
-
     Example:
         >>> [weight for _, weight in weighted_rounds(network, 6, every=3)]
         [0.0, 3.0, 0.0, 0.0, 3.0, 0.0]
     """
     count = rounds if isinstance(rounds, int) else len(rounds)
-    if every < 1 or not (looked_at := range(every // 2, count, every)):
+    if every < 1 or not (middles := range(every // 2, count, every)):
         raise ValueError(f"every must be at least 1 and leave one of {count} rounds to look at; found {every}.")
     played: Iterable[Round] = simulate(network, rounds, window=0) if isinstance(rounds, int) else rounds
     for place, round_ in enumerate(played):
-        yield round_, count / len(looked_at) if place in looked_at else 0.0
+        yield round_, count / len(middles) if place in middles else 0.0
+
+
+def looked_at(network: Network, rounds: int | Sequence[Round], every: int = 1) -> Iterator[tuple[Round, float]]:
+    """The rounds that are looked at, each with how many it stands for; see `weighted_rounds`."""
+    return ((round_, weight) for round_, weight in weighted_rounds(network, rounds, every) if weight)

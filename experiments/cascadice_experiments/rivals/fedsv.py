@@ -9,7 +9,7 @@ import torch
 
 from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice_experiments.rivals.coalitions import RoundGame, local_shapley, random_orders
-from cascadice_experiments.rivals.estimate import Estimate, weighted_rounds
+from cascadice_experiments.rivals.estimate import Estimate, looked_at
 
 
 def fedsv(
@@ -23,19 +23,14 @@ def fedsv(
     exact from the coalitions of each receiver's neighbours: Σ_k 2^(degree of k) evaluations, not n 2^n.
 
     Args:
-        every: Look at one round in so many.
         permutations: How many random orders to average over in each round, as the paper does for many participants;
             all coalitions unless given.
-
-    Example:
-        >>> fedsv(network, 100, evaluate_on(network), every=5).scores
     """
     operator, q = Operator(network), network.q.double().cpu()
     scores, evaluations = torch.zeros(network.nodes, dtype=torch.float64), 0
-    for round_, weight in weighted_rounds(network, rounds, every):
-        if weight:
-            game = RoundGame(operator, round_, evaluation)
-            orders = None if permutations is None else random_orders(network.nodes, permutations, seed, round_.t)
-            scores += weight * q @ local_shapley(game, orders)
-            evaluations += game.evaluations
+    for round_, weight in looked_at(network, rounds, every):
+        game = RoundGame(operator, round_, evaluation)
+        orders = None if permutations is None else random_orders(network.nodes, permutations, seed, round_.t)
+        scores += weight * q @ local_shapley(game, orders)
+        evaluations += game.evaluations
     return Estimate(scores, evaluations)

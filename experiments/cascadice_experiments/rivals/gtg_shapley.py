@@ -12,7 +12,7 @@ from torch import Tensor
 from cascadice import seeds
 from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice_experiments.rivals.coalitions import RoundGame, prefixes
-from cascadice_experiments.rivals.estimate import Estimate, weighted_rounds
+from cascadice_experiments.rivals.estimate import Estimate, looked_at
 
 
 def gtg_shapley(
@@ -32,29 +32,24 @@ def gtg_shapley(
     change. The means are compared after each participant has led once, so that those orders are evaluated together.
 
     Args:
-        every: Look at one round in so many.
         between: Rounds whose updates change the loss by no more are not looked at further.
         within: Who joins when no more than this part of the round's change is left gets 0.
         least: Permutations of a round, at least.
         most: At most; rounded up so that everybody leads as often.
-
-    Example:
-        >>> gtg_shapley(network, 100, evaluate_on(network), every=5)
     """
     operator = Operator(network)
     scores, evaluations = torch.zeros(network.nodes, dtype=torch.float64), 0
-    for round_, weight in weighted_rounds(network, rounds, every):
-        if weight:
-            game = RoundGame(operator, round_, evaluation)
-            nobody, everybody = game.value(torch.tensor([[False], [True]]).expand(2, network.nodes)).tolist()
-            means = torch.zeros(1, network.nodes, dtype=torch.float64)
-            while abs(everybody - nobody) > between and _goes_on(means, tolerance, least, most):
-                orders = guided_orders(network.nodes, seed, round_.t, len(means) - 1)
-                changes = _changes(game, orders, nobody, everybody, within)
-                counts = torch.arange(len(means), len(means) + len(orders))[:, None]
-                means = torch.cat([means, (means[-1] * (len(means) - 1) + changes.cumsum(0)) / counts])
-            scores += weight * means[-1]
-            evaluations += game.evaluations
+    for round_, weight in looked_at(network, rounds, every):
+        game = RoundGame(operator, round_, evaluation)
+        nobody, everybody = game.value(torch.tensor([[False], [True]]).expand(2, network.nodes)).tolist()
+        means = torch.zeros(1, network.nodes, dtype=torch.float64)
+        while abs(everybody - nobody) > between and _goes_on(means, tolerance, least, most):
+            orders = guided_orders(network.nodes, seed, round_.t, len(means) - 1)
+            changes = _changes(game, orders, nobody, everybody, within)
+            counts = torch.arange(len(means), len(means) + len(orders))[:, None]
+            means = torch.cat([means, (means[-1] * (len(means) - 1) + changes.cumsum(0)) / counts])
+        scores += weight * means[-1]
+        evaluations += game.evaluations
     return Estimate(scores, evaluations)
 
 

@@ -36,9 +36,6 @@ def retrained_shapley(
 
     Raises:
         ValueError: Where all coalitions would be too many, or the rounds do not start at 0.
-
-    Example:
-        >>> retrained_shapley(network, 100, evaluate_on(network))
     """
     n = network.nodes
     if not isinstance(rounds, int) and rounds[0].t != 0:

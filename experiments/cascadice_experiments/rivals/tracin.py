@@ -12,7 +12,7 @@ from torch import Tensor
 from cascadice.engine import Evaluation, Network, Operator, Round, load
 from cascadice.influence import by_participant, by_sample
 from cascadice.influence.reverse_gossip import RoundAdjoint
-from cascadice_experiments.rivals.estimate import GRADIENT, Estimate, weighted_rounds
+from cascadice_experiments.rivals.estimate import GRADIENT, Estimate, looked_at
 
 
 def tracin(
@@ -24,19 +24,13 @@ def tracin(
     score is on its own model; what gossip does with an update is left out. Δ_j is the update as it was made, by
     whatever optimizer.
 
-    Args:
-        seed: Not used: nothing is drawn.
-        every: Look at one round in so many.
-
-    Example:
-        >>> tracin(network, 100, evaluate_on(network)).scores
+    Nothing is drawn, so `seed` is not used.
     """
-    operator, scores, looked_at = Operator(network), torch.zeros(network.nodes, dtype=torch.float64), 0
-    for round_, weight in weighted_rounds(network, rounds, every):
-        if weight:
-            scores += weight * by_participant(round_, _direct(operator, round_, evaluation)).double().cpu()
-            looked_at += 1
-    return Estimate(scores, GRADIENT * looked_at * network.nodes)
+    operator, scores, count = Operator(network), torch.zeros(network.nodes, dtype=torch.float64), 0
+    for round_, weight in looked_at(network, rounds, every):
+        scores += weight * by_participant(round_, _direct(operator, round_, evaluation)).double().cpu()
+        count += 1
+    return Estimate(scores, GRADIENT * count * network.nodes)
 
 
 def tracin_samples(
@@ -46,25 +40,17 @@ def tracin_samples(
 
     With one local step of SGD a round, samples sum to their participant's score. Adapted as `tracin`.
 
-    Args:
-        seed: Not used: nothing is drawn.
-        every: Look at one round in so many; samples that are drawn in none of them get 0.
-
-    Returns:
-        A score for each sample of the training data; the cost counts a pass over a batch as an evaluation gradient.
-
-    Example:
-        >>> tracin_samples(network, 100, evaluate_on(network)).scores.topk(10)
+    Samples that are drawn in none of the rounds looked at get 0. The cost counts a pass over a batch as an evaluation
+    gradient.
     """
-    operator, looked_at = Operator(network), 0
+    operator, count = Operator(network), 0
     scores = torch.zeros(len(network.data.train), dtype=torch.float64)
-    for round_, weight in weighted_rounds(network, rounds, every):
-        if weight:
-            parts = by_sample(network, round_, _direct(operator, round_, evaluation)).double().cpu()
-            drawn = round_.draw.batch.flatten(1)[:, : parts.shape[1]].cpu()
-            scores.index_add_(0, drawn[drawn >= 0], weight * parts[drawn >= 0])
-            looked_at += 1
-    return Estimate(scores, 2 * GRADIENT * looked_at * network.nodes)
+    for round_, weight in looked_at(network, rounds, every):
+        parts = by_sample(network, round_, _direct(operator, round_, evaluation)).double().cpu()
+        drawn = round_.draw.batch.flatten(1)[:, : parts.shape[1]].cpu()
+        scores.index_add_(0, drawn[drawn >= 0], weight * parts[drawn >= 0])
+        count += 1
+    return Estimate(scores, 2 * GRADIENT * count * network.nodes)
 
 
 def tracin_checkpoints(
@@ -76,27 +62,21 @@ def tracin_checkpoints(
     of local steps along the mean gradient of its own data: the expectation of a step of SGD. Other optimizers are
     treated as SGD, as in the paper.
 
-    Args:
-        seed: Not used: nothing is drawn.
-        every: Rounds from one checkpoint to the next.
+    `every` is the number of rounds from one checkpoint to the next.
 
     Raises:
         ValueError: Where the network does not know who holds what.
-
-    Example:
-        >>> tracin_checkpoints(network, 100, evaluate_on(network), every=10).scores
     """
-    operator, nodes, looked_at = Operator(network), range(network.nodes), 0
+    operator, nodes, count = Operator(network), range(network.nodes), 0
     scores = torch.zeros(network.nodes, dtype=torch.float64)
-    for round_, weight in weighted_rounds(network, rounds, every):
-        if weight:
-            measured = operator.objective(evaluation, round_.before)
-            _, trained = operator.gradients(_own_data(network, round_), round_.before, nodes)
-            steps = (round_.draw.batch[:, :, 0] >= 0).sum(1).cpu()
-            rates = torch.as_tensor(round_.draw.lr, dtype=torch.float64).cpu() * steps
-            scores -= weight * rates * (measured * trained).sum(1).double().cpu()
-            looked_at += 1
-    return Estimate(scores, 2 * GRADIENT * looked_at * network.nodes)
+    for round_, weight in looked_at(network, rounds, every):
+        measured = operator.objective(evaluation, round_.before)
+        _, trained = operator.gradients(_own_data(network, round_), round_.before, nodes)
+        steps = (round_.draw.batch[:, :, 0] >= 0).sum(1).cpu()
+        rates = torch.as_tensor(round_.draw.lr, dtype=torch.float64).cpu() * steps
+        scores -= weight * rates * (measured * trained).sum(1).double().cpu()
+        count += 1
+    return Estimate(scores, 2 * GRADIENT * count * network.nodes)
 
 
 def _direct(operator: Operator, round_: Round, evaluation: Evaluation) -> RoundAdjoint:

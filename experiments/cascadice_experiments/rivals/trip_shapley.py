@@ -30,9 +30,6 @@ def trip_shapley(
         every: Look at one round in so many; contributions are passed on in all of them.
         permutations: How many random orders to average over in each round; all coalitions of each neighbourhood unless
             given.
-
-    Example:
-        >>> trip_shapley(network, 100, evaluate_on(network), every=5).scores
     """
     operator, evaluations = Operator(network), 0
     phi = torch.zeros(network.nodes, network.nodes, dtype=torch.float64)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -53,20 +53,7 @@ def epochs(partition: Partition, batch_size: PerParticipant, *, steps: PerPartic
 
 
 def of_some(batches: Batches, rows: Int[Tensor, " some"]) -> Batches:
-    """The batches of these participants only; those of `epochs` are then not drawn for the others.
-
-    Args:
-        batches: The batches of everyone.
-        rows: The participants to keep.
-
-    Returns:
-        The function t -> indices of these participants' samples.
-
-    Example:
-        >>> from cascadice.data import partition
-        >>> of_some(epochs(partition.iid(100, 2), 4), torch.tensor([1]))(0)
-        tensor([[[65, 67, 61, 50]]])
-    """
+    """The batches of these participants only; those of `epochs` are then not drawn for the others."""
     if isinstance(batches, _Epochs):
         return batches.of_some(rows.tolist())
     return lambda t: batches(t)[rows]
@@ -184,23 +171,12 @@ def given(index: Int[Tensor, "rounds nodes steps batch"], *, n_samples: int | No
 def padded(rows: Sequence[Any]) -> Int[Tensor, "nodes steps batch"]:
     """A round's batches as one block, padded with -1.
 
-    Args:
-        rows: An entry for each participant: the indices of its batch, or a sequence with the indices of each local
-            step. A participant whose entry is empty does not train.
-
-    Raises:
-        TypeError: If an entry is not made of whole numbers.
+    A row is the indices of a participant's batch, or a sequence with those of each local step; if empty, it does not
+    train.
 
     Example:
-        >>> padded([[0, 1, 2], [[3], [4, 5]], []])
-        tensor([[[ 0,  1,  2],
-                 [-1, -1, -1]],
-        <BLANKLINE>
-                [[ 3, -1, -1],
-                 [ 4,  5, -1]],
-        <BLANKLINE>
-                [[-1, -1, -1],
-                 [-1, -1, -1]]])
+        >>> padded([[0, 1, 2], [[3], [4, 5]], []]).tolist()
+        [[[0, 1, 2], [-1, -1, -1]], [[3, -1, -1], [4, 5, -1]], [[-1, -1, -1], [-1, -1, -1]]]
     """
     if not isinstance(rows, Sequence):
         raise TypeError(f"{EXPECTED}; found {type(rows).__name__}.")
@@ -235,8 +211,9 @@ def check_round(batch: Tensor, n_samples: int | None, t: int) -> Tensor:
         raise ValueError(f"the batches of a round must be [participants, steps, batch]; found {list(batch.shape)}.")
     batch = batch.long()
     present = batch != PADDING
-    steps, size = present[:, :, 0].sum(1), present.sum(2)
-    block = _below(steps, batch.shape[1])[:, :, None] & _below(size, batch.shape[2])
+    steps, positions = (torch.arange(length, device=batch.device) for length in batch.shape[1:])
+    trained = steps < present[:, :, 0].sum(1, keepdim=True)
+    block = trained[:, :, None] & (positions < present.sum(2, keepdim=True))
     outside = (batch < 0) | (batch >= (2**63 - 1 if n_samples is None else n_samples))
     bad = (present != block) | (present & outside)
     if bad.any():
@@ -252,9 +229,8 @@ def check_round(batch: Tensor, n_samples: int | None, t: int) -> Tensor:
 def is_even(index: Int[Tensor, "rounds nodes steps batch"]) -> bool:
     """Whether everybody trains in every round, always with its own number of steps and batch size."""
     present = index != PADDING
-    steps, size = present[..., 0].sum(2), present[:, :, :1].sum(3)
-    regular = _below(steps, index.shape[2])[..., None] & _below(size, index.shape[3])
-    return bool((steps == steps[:1]).all() and steps.all() and (size == size[:1]).all() and (present == regular).all())
+    regular = present[:, :, :1] & present[..., :1]  # every step has the size of the first
+    return bool((present == present[:1]).all() and (present == regular).all() and present[:, :, 0, 0].all())
 
 
 def sizes(batch: Int[Tensor, "nodes steps batch"]) -> list[tuple[int, int]]:
@@ -272,10 +248,6 @@ def used(batches: Sequence[Int[Tensor, "nodes _ _"]]) -> Partition:
     """The samples that each participant used in these batches."""
     each = (torch.cat([batch[k].flatten() for batch in batches]) for k in range(len(batches[0])))
     return [torch.unique(numbers[numbers != PADDING]) for numbers in each]
-
-
-def _below(counts: Int[Tensor, "*shape"], length: int) -> Bool[Tensor, "*shape length"]:
-    return torch.arange(length, device=counts.device) < counts[..., None]
 
 
 def _checked(partition: Sequence[Sized], batch_size: PerParticipant, steps: PerParticipant) -> tuple[Counts, Counts]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from cascadice.data.samples import DataSet, Samples, labels_of, names_of
 from cascadice.data.source_files import Root, expect, locate, open_npz, reading
@@ -23,14 +23,16 @@ class Form(NamedTuple):
     meta: str
     labels: str
     names: str
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: Tensor
+    std: Tensor
     checksums: Mapping[str, str]
 
 
 TEN = Form(
     train=[f"data_batch_{number}" for number in range(1, 6)], test="test_batch", meta="batches.meta",
-    labels="labels", names="label_names", mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616),
+    labels="labels", names="label_names",
+    mean=torch.tensor([0.4914, 0.4822, 0.4465], dtype=torch.float32),
+    std=torch.tensor([0.2470, 0.2435, 0.2616], dtype=torch.float32),
     checksums={
         "data_batch_1": "c99cafc152244af753f735de768cd75f",
         "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -42,8 +44,9 @@ TEN = Form(
     },
 )  # fmt: skip
 HUNDRED = Form(
-    train=["train"], test="test", meta="meta",
-    labels="fine_labels", names="fine_label_names", mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762),
+    train=["train"], test="test", meta="meta", labels="fine_labels", names="fine_label_names",
+    mean=torch.tensor([0.5071, 0.4865, 0.4409], dtype=torch.float32),
+    std=torch.tensor([0.2673, 0.2564, 0.2762], dtype=torch.float32),
     checksums={
         "train": "16019d7e3df5f24257cddd939b257f8d",
         "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
@@ -101,19 +104,22 @@ def read_official(name: str, folder: Path, form: Form) -> DataSet:
     meta = folder / form.meta
     content = read_pickle(meta, form.checksums[form.meta])
     with reading(meta):
-        classes = tuple(str(label) for label in content[form.names])
-    batches = [_read_batch(folder / file, form, len(classes)) for file in form.train]
-    x, y = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
-    x_test, y_test = _read_batch(folder / form.test, form, len(classes))
-    return DataSet(name, _samples(x, y, form), _samples(x_test, y_test, form), classes)
+        classes = tuple(map(str, content[form.names]))
+
+    def samples(files: Sequence[str]) -> Samples:
+        batches = [_read_batch(folder / file, form, len(classes)) for file in files]
+        x, y = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
+        return Samples(x, y, form.mean, form.std)
+
+    return DataSet(name, samples(form.train), samples([form.test]), classes)
 
 
-def _read_batch(path: Path, form: Form, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _read_batch(path: Path, form: Form, classes: int) -> tuple[Tensor, Tensor]:
     content = read_pickle(path, form.checksums[path.name])
     with reading(path):
         pixels, labels = content["data"], labels_of(np.asarray(content[form.labels]), classes, "labels")
         expect("pixels of type and shape", ("uint8", (len(labels), 3072)), (str(pixels.dtype), pixels.shape))
-        return pixels.reshape(-1, 3, 32, 32), labels.numpy()
+        return torch.from_numpy(pixels).reshape(-1, 3, 32, 32), labels
 
 
 def read_pack(name: str, path: Path, form: Form) -> DataSet:
@@ -126,14 +132,8 @@ def read_pack(name: str, path: Path, form: Form) -> DataSet:
         for images, labels in fields.items():
             x, y = arrays(images), labels_of(arrays(labels), len(classes), labels)
             expect(f"{images} of type and shape", ("uint8", (len(y), 32, 32, 3)), (str(x.dtype), x.shape))
-            parts.append(_samples(x.transpose(0, 3, 1, 2), y.numpy(), form))
+            parts.append(Samples(torch.from_numpy(x).permute(0, 3, 1, 2).contiguous(), y, form.mean, form.std))
     return DataSet(name, parts[0], parts[1], classes)
-
-
-def _samples(x: NDArray[np.uint8], y: NDArray[np.int64], form: Form) -> Samples:
-    images, labels = torch.from_numpy(np.array(x, order="C")), torch.from_numpy(y.astype(np.int64))
-    mean, std = (torch.tensor(values, dtype=torch.float32) for values in (form.mean, form.std))
-    return Samples(images, labels, mean, std)
 
 
 # Pickled arrays refer to this function; its module depends on the NumPy version that wrote them.

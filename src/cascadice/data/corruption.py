@@ -83,17 +83,10 @@ class Corruption(Fault):
 
 
 def corrupt(
-    corruptions: Sequence[Corruption],
-    x: Inputs,
-    y: Tensor,
-    t: int,
-    nodes: Sequence[int],
-    seed: int,
-    classes: int,
-    sizes: Sequence[tuple[int, int]] | None = None,
-    origins: Sequence[tuple[int, int]] | None = None,
+    corruptions: Sequence[Corruption], x: Inputs, y: Tensor, t: int, nodes: Sequence[int], seed: int, classes: int,
+    sizes: Sequence[tuple[int, int]] | None = None, origins: Sequence[tuple[int, int]] | None = None,
     first_step: int | None = None,
-) -> tuple[Inputs, Tensor]:
+) -> tuple[Inputs, Tensor]:  # fmt: skip
     """Corrupt round t's batches of these participants.
 
     Random draws depend on (seed, t, participant) alone, or on these and the step, so a replay of a few participants, or
@@ -135,7 +128,9 @@ def corrupt(
             continue
         steps, batch = sizes[row] if sizes else y.shape[1:3]
         own_seed, number = origins[row] if origins else (seed, node)
-        for together, step in _drawn_together(steps, first_step):
+        # the steps that share a generator, and the first of them in the round: all, or each for itself
+        drawn = [(slice(steps), 0)] if first_step is None else [(slice(i, i + 1), first_step + i) for i in range(steps)]
+        for together, step in drawn:
             block = (row, together, slice(batch))
             own_x, own_y = row_x, row_y = at(x, block), y[block]
             generator = seeds.generator(own_seed, "corruption", t, number, *seeds.of_step(step))
@@ -147,18 +142,11 @@ def corrupt(
     return bad_x, bad_y
 
 
-def _drawn_together(steps: int, first_step: int | None) -> list[tuple[slice, int]]:
-    """The steps that share a generator, and the first of them in the round: all, or each for itself."""
-    if first_step is None:
-        return [(slice(steps), 0)]
-    return [(slice(i, i + 1), first_step + i) for i in range(steps)]
-
-
 def parse(text: str) -> Corruption:
     """Parse a corruption from the command line.
 
     Args:
-        text: `kind:nodes[:strength][@from-to]`, see `intervals.parse_fault`.
+        text: `kind:nodes[:strength][@from-to]`, see `faults.parse_fault`.
 
     Returns:
         The corruption.

@@ -2,19 +2,17 @@
 
 import hashlib
 import os
-import shutil
 import tarfile
-import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-from cascadice.data.source_files import Root, one_line, search_path
+from cascadice.data.source_files import Root, reading, search_path
 from cascadice.files import locks, remove, remove_drafts, replacing, sync
 from cascadice.names import lookup
 
@@ -60,24 +58,10 @@ ARCHIVES: Archives = {
 def download(
     name: str, root: Root = None, *, mirror: str | None = None, quiet: bool = False, archives: Archives = ARCHIVES
 ) -> Path:
-    """Download and unpack the official files of a data set.
+    """Download and unpack the official files of a data set into its own folder in `root`, and return that folder.
 
-    Args:
-        name: One of `archives`.
-        root: The folder to put them into; defaults to $CASCADICE_DATA, or the cache.
-        mirror: The URL of a folder with the same files; defaults to $CASCADICE_MIRROR, or the official one.
-        quiet: Whether to hide the progress bar.
-        archives: The downloadable data sets.
-
-    Returns:
-        The data set's own folder.
-
-    Raises:
-        OSError: If the download fails.
-        ValueError: If the name is unknown, or a file is not the published one.
-
-    Example:
-        >>> download("mnist", "data")  # doctest: +SKIP
+    `root` defaults to $CASCADICE_DATA, or the cache; `mirror`, the URL of a folder with the same files, to
+    $CASCADICE_MIRROR, or the official one.
     """
     wanted = lookup(archives, name, "downloadable data set")
     folder, base = search_path(root)[0] / name, mirror or os.environ.get("CASCADICE_MIRROR")
@@ -104,56 +88,49 @@ def fetch(url: str, destination: Path, *, digest: str, size: int | None = None, 
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"downloads need an http:// or https:// address; found {url!r}.")
-    with replacing(destination) as draft, draft.open("wb") as file:
-        _stream(url, file, digest, size, quiet)
-
-
-def _stream(url: str, file: IO[bytes], digest: str, size: int | None, quiet: bool) -> None:
     hasher = hashlib.sha256() if len(digest) == 64 else hashlib.md5(usedforsecurity=False)
-    received = 0
     try:
-        with urlopen(url, timeout=TIMEOUT) as response:
+        with replacing(destination) as draft, draft.open("wb") as file, urlopen(url, timeout=TIMEOUT) as response:
             promised = size if size is not None else int(response.headers.get("Content-Length") or 0) or None
-            with _progress(url, promised, quiet) as advance:
-                while chunk := response.read(CHUNK):
-                    received += len(chunk)
-                    if promised is not None and received > promised:
-                        raise ValueError(f"{url} should be {promised} bytes; it is longer. Nothing was kept.")
+            name = url.rpartition("/")[2]
+            with _progress(quiet) as bar, bar.wrap_file(response, promised, description=name) as stream:
+                while chunk := stream.read(CHUNK):
                     file.write(chunk)
                     hasher.update(chunk)
-                    advance(len(chunk))
+                    if promised is not None and file.tell() > promised:
+                        raise ValueError(f"{url} should be {promised} bytes; it is longer. Nothing was kept.")
+            if promised is not None and file.tell() < promised:
+                ended = f"the connection ended after {file.tell()} of {promised} bytes"
+                raise OSError(f"could not download {url}: {ended}. {_HINT}")
+            if hasher.hexdigest() != digest:
+                raise ValueError(
+                    f"{url} should have {hasher.name} {digest}; found {hasher.hexdigest()}. Nothing was kept."
+                )
     except HTTPError as cause:
         cause.close()
         raise OSError(f"could not download {url}: the server said {cause.code} {cause.reason}. {_HINT}") from None
     except (URLError, HTTPException, ConnectionError, TimeoutError) as cause:
         reason = getattr(cause, "reason", cause)
         raise OSError(f"could not download {url}: {reason}. {_HINT}") from cause
-    if promised is not None and received < promised:
-        raise OSError(f"could not download {url}: the connection ended after {received} of {promised} bytes. {_HINT}")
-    if hasher.hexdigest() != digest:
-        raise ValueError(f"{url} should have {hasher.name} {digest}; found {hasher.hexdigest()}. Nothing was kept.")
 
 
 _HINT = "Try again, or set CASCADICE_MIRROR to a server that holds the file."
 
 
-@contextmanager
-def _progress(url: str, total: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
+def _progress(quiet: bool) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     speed = (TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, *speed, console=console, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task(url.rpartition("/")[2], total=total)
-        yield lambda amount: bar.advance(task, amount)
+    return Progress(*columns, *speed, console=console, disable=quiet or not console.is_terminal)
 
 
 def unpack(archive: Path, target: Path) -> None:
     """Unpack a tar or zip file into a temporary folder, then move the folder named like `target` into place."""
-    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=target.name, suffix=".part"))
-    try:
+    beside = TemporaryDirectory(dir=target.parent, prefix=target.name, suffix=".part", ignore_cleanup_errors=True)
+    with reading(archive, "could not be unpacked"), beside as temporary:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped:
                 for member in zipped.namelist():
@@ -164,16 +141,9 @@ def unpack(archive: Path, target: Path) -> None:
         else:
             with tarfile.open(archive) as tarred:
                 tarred.extractall(temporary, filter="data")
-        if not (temporary / target.name).is_dir():
+        if not (unpacked := Path(temporary, target.name)).is_dir():
             raise ValueError(f"expected a folder {target.name} inside, found none")
         if hasattr(os, "sync"):  # not on Windows
             os.sync()  # once for all; flushing a hundred thousand pictures one by one takes minutes
-        (temporary / target.name).replace(target)
+        unpacked.replace(target)
         sync(target.parent)
-    except Exception as cause:
-        if isinstance(cause, OSError) and cause.errno:
-            raise
-        reason = one_line(cause)
-        raise ValueError(f"{archive} could not be unpacked: {reason}. Delete it and download it again.") from cause
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

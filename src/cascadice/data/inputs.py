@@ -84,20 +84,16 @@ def materialise(items: Any, what: str) -> tuple[Any, Tensor]:
     """The stacked inputs and targets of a data set of pairs, or of dictionaries with `labels`."""
     # by length: a map-style Dataset need not raise IndexError at its end
     each = (items[i] for i in range(len(items))) if hasattr(items, "__len__") else iter(items)
-    inputs, targets = [], []
+    pairs: list[tuple[Any, Tensor]] = []
     for i, item in enumerate(each):
-        x, y = _pair(item, f"{what} must yield (input, target) pairs; item {i} is {type(item).__name__}.")
-        inputs.append(x)
-        targets.append(y)
-        for part, values in (("inputs", inputs), ("targets", targets)):
-            if (shapes := _shapes(values[i])) != (first := _shapes(values[0])):
-                found = f"item {i} is {shapes}, item 0 is {first}"
-                raise ValueError(
-                    f"{part} of {what} must have one shape; {found}. Add a resizing transform, or padding."
-                )
-    if not inputs:
+        pairs.append(_pair(item, f"{what} must yield (input, target) pairs; item {i} is {type(item).__name__}."))
+        for part, values, others in zip(("inputs", "targets"), pairs[i], pairs[0], strict=True):
+            if (shapes := _shapes(values)) != (first := _shapes(others)):
+                found = f"item {i} is {shapes}, item 0 is {first}. Add a resizing transform, or padding."
+                raise ValueError(f"{part} of {what} must have one shape; {found}")
+    if not pairs:
         raise ValueError(f"{what} must hold at least one sample; it is empty.")
-    x, y = stacked(inputs), torch.stack(targets)
+    x, y = stacked(pairs)
     return x, next_tokens(y) if _repeats(x, y) else y
 
 
@@ -105,7 +101,7 @@ def _pair(item: Any, refusal: str) -> tuple[Any, Tensor]:
     if isinstance(item, Mapping):
         if "labels" not in item:
             raise TypeError(f"{refusal} A dictionary needs the key 'labels'; it has {', '.join(map(repr, item))}.")
-        return {name: _tensor(part) for name, part in item.items() if name != "labels"}, _tensor(item["labels"])
+        item = {name: part for name, part in item.items() if name != "labels"}, item["labels"]
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         raise TypeError(refusal)
     x, y = item

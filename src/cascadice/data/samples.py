@@ -52,8 +52,8 @@ class Samples:
             raise ValueError(f"x and y must have one row per sample; x has {rows}, y has {len(self.y)}.")
         if (self.mean is None) != (self.std is None):
             raise ValueError("mean and std belong together: give both or neither.")
-        for name in ("x", "y"):
-            object.__setattr__(self, name, tree_map(_indexable, getattr(self, name)))
+        object.__setattr__(self, "x", tree_map(_indexable, self.x))
+        object.__setattr__(self, "y", _indexable(self.y))
         if self.mean is not None and not self._images:
             kind = self.x.dtype if isinstance(self.x, Tensor) else f"a {type(self.x).__name__}"
             raise ValueError(f"mean and std are for uint8 images; x is {kind}. Normalise x itself instead.")
@@ -90,15 +90,13 @@ class Samples:
         rows = self.rows(index.reshape(-1)).to(self.y.device, non_blocking=True)
 
         def of(values: Tensor) -> Tensor:
-            return values.index_select(0, rows)
+            return values.index_select(0, rows).view(index.shape + values.shape[1:])
 
         if not self._images:
-            taken = tree_map(lambda values: of(values).view(index.shape + values.shape[1:]), (self.x, self.y))
-            return taken[0], taken[1]
+            return tree_map(of, self.x), of(self.y)
         x, (scale, shift) = of(self.x), self._scale_and_shift
         # in place on the CPU, to stay in cache; in one kernel on CUDA
-        x = torch.addcmul(shift, x, scale) if x.is_cuda else x.float().mul_(scale).add_(shift)
-        return x.view(index.shape + self.x.shape[1:]), of(self.y).view(index.shape + self.y.shape[1:])
+        return torch.addcmul(shift, x, scale) if x.is_cuda else x.float().mul_(scale).add_(shift), of(self.y)
 
     def to(self, device: torch.device | str) -> "Samples":
         """The same samples on `device`."""
@@ -170,10 +168,6 @@ def content_digest(data: DataSet) -> str:
     """The SHA-256 of everything in a data set: samples, targets, normalisation and classes.
 
     Where a process keeps only its own training samples, it is the digest of the whole data set all the same.
-
-    Example:
-        >>> content_digest(digits()) == content_digest(digits())  # doctest: +SKIP
-        True
     """
     if data.digest:
         return data.digest
@@ -226,16 +220,9 @@ def check_labels(y: Tensor, classes: int, what: str) -> None:
 
 
 def from_tensors(
-    x: Any,
-    y: Any,
-    x_test: Any,
-    y_test: Any,
-    *,
-    name: str = "tensors",
-    classes: Sequence[str] | int | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-) -> DataSet:
+    x: Any, y: Any, x_test: Any, y_test: Any, *, name: str = "tensors", classes: Sequence[str] | int | None = None,
+    mean: Sequence[float] | None = None, std: Sequence[float] | None = None,
+) -> DataSet:  # fmt: skip
     """A data set from arrays or tensors.
 
     Args:

@@ -27,14 +27,10 @@ def locate(
     name: str, folder: str, layouts: Sequence[Sequence[str]], root: Root = None,
     recognise: Callable[[list[Path]], bool] = lambda paths: True,
 ) -> list[Path]:  # fmt: skip
-    """The files of the first complete layout in one of the folders of the search path.
+    """The files of the first complete layout, a list of glob patterns, in one of the folders of the search path.
 
-    Args:
-        name: The data set's name, for the error message.
-        folder: The data set's own folder inside each of these; it is searched first, and trusted.
-        layouts: Lists of files, each file a glob pattern.
-        root: The folder to search first.
-        recognise: Whether files outside `folder` belong to this data set.
+    In each of these, the data set's own `folder` is searched first, and trusted; files outside it must be ones that
+    `recognise` knows. Errors call the data set `name`.
     """
     rejected = ""
     for searched in search_path(root):
@@ -55,7 +51,7 @@ def locate(
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: Path, failed: str = "is damaged") -> Iterator[None]:
     """Report any error inside the block as damage to `path`, with a remedy; `path` must be an ordinary file.
 
     Errors of the operating system (no such file, no permission, circular links) are passed on.
@@ -64,11 +60,11 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except MemoryError as cause:
-        raise MemoryError(f"{path} holds more than fits into memory: {one_line(cause)}.") from cause
+        raise MemoryError(f"{path} holds more than fits into memory: {_one_line(cause)}.") from cause
     except Exception as cause:
         if isinstance(cause, OSError) and cause.errno:
             raise
-        raise ValueError(f"{path} is damaged: {one_line(cause)}. Delete it and download it again.") from cause
+        raise ValueError(f"{path} {failed}: {_one_line(cause)}. Delete it and download it again.") from cause
 
 
 @contextmanager
@@ -101,6 +97,6 @@ def expect(what: str, wanted: object, found: object) -> None:
         raise ValueError(f"expected {what} {wanted}, found {found or repr(found)}")
 
 
-def one_line(cause: Exception) -> str:
+def _one_line(cause: Exception) -> str:
     """The message of `cause` on one line, without its full stop."""
     return " ".join(str(cause).split()).rstrip(".") or type(cause).__name__

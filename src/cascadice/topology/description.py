@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice import seeds
-from cascadice.topology.matrices import ROW_TOLERANCE, SPARSE_FROM, check_entries, disconnection, links, sums
+from cascadice.topology.matrices import ROW_TOLERANCE, SPARSE_FROM, checked_links, disconnection, links, sums
 from cascadice.topology.mixing import gossip
 from cascadice.topology.schedules import Cycle, Schedule, average
 
@@ -84,7 +84,7 @@ def describe(W: Float[Tensor, "n n"]) -> Description:
         >>> describe(torch.full((4, 4), 0.25, dtype=torch.float64)).spectral_gap
         1.0
     """
-    check_entries(W)
+    checked_links(W)
     return describe_schedule(Cycle((W,)))
 
 

@@ -129,8 +129,7 @@ def matrix(array: Any, *, normalize: bool = False) -> Float[Tensor, "n n"]:
     except (TypeError, ValueError):
         raise ValueError("W must be a matrix of numbers, with rows of equal length; check its rows.") from None
     W = array.to("cpu", torch.float64)
-    check_entries(W)
-    nodes, entries = W.shape[0], links(W)
+    nodes, entries = W.shape[0], checked_links(W)
     if normalize:
         rows = sums(nodes, entries.receivers, entries.weights)
         if not rows.all():
@@ -160,8 +159,7 @@ def check(W: Tensor, *, connected: bool = False) -> None:
         ...
         ValueError: W must have rows summing to 1; row 0 sums to 0.9...
     """
-    check_entries(W)
-    _check_rows(W.shape[0], links(W))
+    _check_rows(W.shape[0], checked_links(W))
     if connected and (gap := disconnection(W)):
         raise ValueError(f"W must be strongly connected, but {gap}. Add links both ways, or do not require connection.")
 
@@ -197,8 +195,8 @@ def disconnection(W: Float[Tensor, "n n"]) -> str | None:
     return None
 
 
-def check_entries(W: Tensor) -> None:
-    """Raise a ValueError unless W is square and its entries are finite and not negative."""
+def checked_links(W: Tensor) -> Links:
+    """The links of W; raise a ValueError unless it is square and its entries are finite and not negative."""
     if W.ndim != 2 or W.shape[0] != W.shape[1] or not W.shape[0]:
         shape = " x ".join(map(str, W.shape)) or "a single number"
         raise ValueError(f"W must be square, one row and one column per participant; found {shape}.")
@@ -210,6 +208,7 @@ def check_entries(W: Tensor) -> None:
         if wrong.any():
             k, j, weight = (column[wrong][0].item() for column in entries)
             raise ValueError(f"W {must}; W[{k}, {j}] is {weight:.4g}. Correct the weight that {k} gives to {j}.")
+    return entries
 
 
 def _check_rows(nodes: int, entries: Links) -> None:
