@@ -250,14 +250,11 @@ def sample_contributions(scores: Iterable[tuple[Round, Float[Tensor, "n batch"]]
     """
     value, uses = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.int64)
     for round_, scored in scores:
-        drawn = samples_of(round_, scored).reshape(-1)
-        numbers = scored.detach().cpu().double().reshape(-1)[drawn >= 0]
-        drawn = drawn[drawn >= 0]
-        if int(drawn.max()) >= size:
-            raise ValueError(
-                f"size must be the number of training samples; found {size}, and round {round_.t} drew sample "
-                f"{int(drawn.max())}. Use len(network.data.train)."
-            )
+        used = (drawn := samples_of(round_, scored)) >= 0
+        drawn, numbers = drawn[used], scored.detach().cpu().double()[used]
+        if (largest := int(drawn.max())) >= size:
+            found = f"found {size}, and round {round_.t} drew sample {largest}. Use len(network.data.train)."
+            raise ValueError(f"size must be the number of training samples; {found}")
         value.index_add_(0, drawn, numbers)
         uses += torch.bincount(drawn, minlength=size)
     return Contributions(value, uses)
@@ -267,9 +264,9 @@ def samples_of(round_: Round, scores: Float[Tensor, "n samples"]) -> Int[Tensor,
     """The index of the training sample that each score of a round belongs to."""
     drawn = round_.draw.batch.cpu()
     if drawn.flatten(1).shape != scores.shape:
+        batches = f"batches of [participants, steps, batch] = {list(drawn.shape)}"
         raise ValueError(
-            f"scores must be [participants, samples of the round]; found {list(scores.shape)} for "
-            f"batches of [participants, steps, batch] = {list(drawn.shape)}."
+            f"scores must be [participants, samples of the round]; found {list(scores.shape)} for {batches}."
         )
     return drawn.flatten(1)
 
