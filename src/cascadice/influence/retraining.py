@@ -26,7 +26,7 @@ from cascadice.engine.simulation import DivergedError, simulate
 from cascadice.engine.weighting import with_weights
 from cascadice.influence.agreement import agreement, resampled_rank_correlations
 from cascadice.influence.checks import check_samples_are_separate
-from cascadice.influence.weighted_run import focus, models_to_measure, weighted_loss
+from cascadice.influence.weighted_run import focus, models_to_measure, weighted_losses
 
 MEMORY = 2**30
 """Most bytes of parameters and optimizer state to train side by side."""
@@ -86,17 +86,10 @@ def without_each(nodes: int) -> Float[Tensor, "nodes nodes"]:
 
 
 def retrain(
-    network: Network,
-    rounds: int,
-    evaluation: Evaluation,
-    *,
-    updates: Float[Tensor, "subsets n"] | None = None,
-    samples: Float[Tensor, "subsets size"] | None = None,
-    on: str | int = "all",
-    together: int | None = None,
-    names: Sequence[str] | None = None,
-    trained: Callable[[int], None] | None = None,
-) -> Float[Tensor, " subsets"]:
+    network: Network, rounds: int, evaluation: Evaluation, *, updates: Float[Tensor, "subsets n"] | None = None,
+    samples: Float[Tensor, "subsets size"] | None = None, on: str | int = "all", together: int | None = None,
+    names: Sequence[str] | None = None, trained: Callable[[int], None] | None = None,
+) -> Float[Tensor, " subsets"]:  # fmt: skip
     """Train the network again with each row of weights, many side by side, and measure the final models.
 
     Cost: one training per row.
@@ -141,7 +134,7 @@ def retrain(
         models = _train_side_by_side(network, rounds, own_updates, own_samples, names[part])
         for i in range(0, len(models.theta), network.nodes):
             own = models_to_measure(operator, rows_of(models, slice(i, i + network.nodes)), on)
-            values.append(weighted_loss(operator, evaluation, own).double())
+            values.append(weighted_losses(operator, evaluation, own).sum().double())
         if trained is not None:
             trained(part.stop)
     return torch.stack(values).cpu()
