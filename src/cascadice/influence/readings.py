@@ -180,23 +180,18 @@ def accumulate(cascades: Iterable[Cascade]) -> Cascade:
         raise ValueError("there must be at least one cascade to accumulate; found none.")
     total = first.value.double()
     for cascade in remaining:
-        if (why := _difference(first, cascade)) is not None:
-            raise ValueError(f"cascades must have the same kind, sources and number of hops to be summed; {why}.")
+        compared = {
+            "kinds": (repr(first.kind), repr(cascade.kind)),
+            "sources": (list(first.sources), list(cascade.sources)),
+            "values of shape": (list(first.value.shape), list(cascade.value.shape)),
+        }
+        why = [f"found {what} {one} and {other}" for what, (one, other) in compared.items() if one != other]
+        if first.samples is not None or cascade.samples is not None:
+            why = ["found single samples, which differ from round to round"]
+        if why:
+            raise ValueError(f"cascades must have the same kind, sources and number of hops to be summed; {why[0]}.")
         total = total + cascade.value
     return first._replace(value=total)
-
-
-def _difference(one: Cascade, other: Cascade) -> str | None:
-    """Why two cascades cannot be summed; None if they can."""
-    if one.kind != other.kind:
-        return f"found kinds {one.kind!r} and {other.kind!r}"
-    if one.samples is not None or other.samples is not None:
-        return "found single samples, which differ from round to round"
-    if one.sources != other.sources:
-        return f"found sources {list(one.sources)} and {list(other.sources)}"
-    if one.value.shape != other.value.shape:
-        return f"found values of shape {list(one.value.shape)} and {list(other.value.shape)}"
-    return None
 
 
 def summed(per_round: Iterable[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
