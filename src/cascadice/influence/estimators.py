@@ -9,16 +9,8 @@ from torch import Tensor
 
 from cascadice.engine import Evaluation, Network, Round
 from cascadice.engine.operator import Exchange, Operator
+from cascadice.influence import checks
 from cascadice.influence.cascade import Cascade
-from cascadice.influence.checks import (
-    Sources,
-    check_many,
-    check_numbers,
-    check_rounds,
-    check_samples_are_separate,
-    check_sources,
-    numbers_of,
-)
 from cascadice.influence.first_order import first_order
 from cascadice.influence.path_integrated import path_integrated, path_integrated_samples
 from cascadice.influence.reverse_gossip import by_participant, reverse_sweep
@@ -108,7 +100,7 @@ def _first_order(request: Request) -> RoundInfluence:
     adjoint = reverse_sweep(*request.window, operator=request.operator)
     if not request.samples:
         return RoundInfluence(first, (), {kind: by_participant(first, adjoint)}, {})
-    check_samples_are_separate(request.operator.network, first.draw, first.before)
+    checks.check_samples_are_separate(request.operator.network, first.draw, first.before)
     participants, samples = request.operator.scores_of_both(first, adjoint.pair)
     return RoundInfluence(first, (), {kind: participants}, {kind: samples})
 
@@ -140,7 +132,7 @@ ESTIMATORS: dict[str, Estimator] = {
 }  # fmt: skip
 
 
-def check_part(kinds: Sequence[str], hops: int, sources: Sources = None) -> None:
+def check_part(kinds: Sequence[str], hops: int, sources: checks.Sources = None) -> None:
     """Raise ValueError unless processes that each hold a part of the network can compute this together."""
     for kind in kinds:
         if not lookup(ESTIMATORS, kind, "kind").by_adjoints:
@@ -165,18 +157,10 @@ PAIRS: dict[str, str] = {
 
 
 def score_rounds(
-    network: Network,
-    rounds: Iterable[Round],
-    evaluation: Evaluation,
-    *,
-    hops: int = 1,
-    kinds: Sequence[str] = ("first-order",),
-    samples: bool = False,
-    points: int = 2,
-    sources: Sources = None,
-    every: int = 1,
-    exchange: Exchange | None = None,
-) -> Iterator[RoundInfluence]:
+    network: Network, rounds: Iterable[Round], evaluation: Evaluation, *, hops: int = 1,
+    kinds: Sequence[str] = ("first-order",), samples: bool = False, points: int = 2, sources: checks.Sources = None,
+    every: int = 1, exchange: Exchange | None = None,
+) -> Iterator[RoundInfluence]:  # fmt: skip
     """Score the updates of every `every`-th round while the rounds arrive.
 
     Memory: `hops` rounds, and an evaluation gradient for each.
@@ -206,11 +190,11 @@ def score_rounds(
         >>> for result in score_rounds(network, rounds, evaluate_on(network), hops=2, samples=True):
         ...     print(result.round.t, result.participants["first order"])
     """
-    check_many(rounds)
+    checks.check_many(rounds)
     if hops < 0 or every < 1:
         raise ValueError(f"hops must be at least 0 and every at least 1; found {hops} and {every}.")
     names = [kinds] if isinstance(kinds, str) else list(kinds)
-    wanted = None if sources is None else numbers_of(sources)
+    wanted = None if sources is None else checks.numbers_of(sources)
     if not names or wanted == []:
         raise ValueError("score_rounds needs at least one kind and one source.")
     for kind in names:
@@ -223,12 +207,12 @@ def score_rounds(
     window: deque[Round] = deque(maxlen=max(1, hops))
     operator, seen = Operator(network, exchange), -1
     for seen, round_ in enumerate(rounds):
-        check_rounds([*list(window)[-1:], round_])
+        checks.check_rounds([*list(window)[-1:], round_])
         window.append(round_)
         operator.drop_gradients(window[0].t)
         if len(window) == window.maxlen and (seen - len(window) + 1) % every == 0:
             if chosen is None:
-                chosen = check_sources(network, list(window), wanted)
+                chosen = checks.check_sources(network, list(window), wanted)
             yield _estimated(names, Request(operator, list(window), evaluation, samples, points, chosen), hops)
     if seen + 1 < hops:
         few = f"found {seen + 1}. Record more, or ask for fewer hops."
@@ -246,9 +230,10 @@ def _estimated(kinds: Sequence[str], request: Request, hops: int) -> RoundInflue
     for scores in (*participants.values(), *samples.values()):
         scores[others] = torch.nan
     for cascade in cascades:
-        check_numbers(first.t, cascade.value.transpose(0, 1), cascade.sources)
+        checks.check_numbers(first.t, cascade.value.transpose(0, 1), cascade.sources)
+    names = [network.members[k] for k in sources] if network.members else sources
     for scores in participants.values():
-        check_numbers(first.t, scores[sources], [network.members[k] for k in sources] if network.members else sources)
+        checks.check_numbers(first.t, scores[sources], names)
     return RoundInfluence(first, cascades, participants, samples)
 
 
