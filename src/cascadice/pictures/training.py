@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.files import Folder
@@ -13,23 +14,14 @@ LINES_UP_TO = 64  # participants; more are shown as a band from minimum to maxim
 COLOURS = {"accuracy": "#0072B2", "evaluation": "#009E73", "training": "#D55E00", "consensus": "#4D4D4D"}  # Okabe–Ito
 
 
-def plot(
-    path: Folder,
-    *,
-    train_loss: Mapping[int, Tensor],
-    test_loss: Mapping[int, Tensor],
-    accuracy: Mapping[int, Tensor],
-    consensus: Mapping[int, float],
-    title: str = "",
-) -> None:
-    """Plot metrics over the rounds as PNG or SVG: thin lines are participants, thick lines their mean.
+ByRound = Mapping[int, Float[Tensor, " n"]]
 
-    Args:
-        train_loss: round -> [n], on the batches.
-        test_loss: round -> [n], of the rounds that were evaluated.
-        accuracy: round -> [n], of the rounds that were evaluated; NaN where there is none.
-        consensus: round -> root mean square distance from the mean model.
-    """
+
+def plot(
+    path: Folder, *, train_loss: ByRound, test_loss: ByRound, accuracy: ByRound, consensus: Mapping[int, float],
+    title: str = "",
+) -> None:  # fmt: skip
+    """Plot metrics by round as PNG or SVG: thin lines are participants, thick lines their mean; NaN is no accuracy."""
     if not train_loss:
         raise ValueError("there must be at least one round to plot; found none.")
     figure, (left, losses, distance) = panels(3, (13, 4.2))
@@ -58,7 +50,7 @@ def plot(
     write(figure, path)
 
 
-def _lines(axes: Any, curves: Mapping[int, Tensor], colour: str, name: str) -> None:
+def _lines(axes: Any, curves: ByRound, colour: str, name: str) -> None:
     """A line for each participant, or a band of all, and the mean of those that took part in the round."""
     rounds, known = list(curves), torch.stack(list(curves.values())).cpu()
     values = known.numpy()
