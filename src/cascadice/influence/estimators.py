@@ -13,8 +13,8 @@ from cascadice.influence import checks
 from cascadice.influence.cascade import Cascade
 from cascadice.influence.first_order import first_order
 from cascadice.influence.path_integrated import path_integrated, path_integrated_samples
-from cascadice.influence.reverse_gossip import by_participant, reverse_sweep
-from cascadice.influence.shares import shares, shares_of_samples
+from cascadice.influence.reverse_gossip import by_participant, by_sample, reverse_sweep
+from cascadice.influence.shares import mean_adjoint
 from cascadice.influence.tables import Table, concatenate, table_of, table_of_participants, table_of_samples
 from cascadice.influence.truth import truth, truth_of_samples
 from cascadice.names import lookup
@@ -106,10 +106,11 @@ def _first_order(request: Request) -> RoundInfluence:
 
 
 def _shares(request: Request) -> RoundInfluence:
-    kind, window, points = f"shares, {request.points} points", request.window, request.points
-    participants = {kind: shares(*window, points, operator=request.operator)}
-    samples = {kind: shares_of_samples(*window, points, operator=request.operator)} if request.samples else {}
-    return RoundInfluence(request.rounds[0], (), participants, samples)
+    first, network, kind = request.rounds[0], request.operator.network, f"shares, {request.points} points"
+    checks.check_recording(network, request.rounds)
+    adjoint = mean_adjoint(*request.window, request.points, operator=request.operator)
+    samples = {kind: by_sample(network, first, adjoint)} if request.samples else {}
+    return RoundInfluence(first, (), {kind: by_participant(first, adjoint)}, samples)
 
 
 ESTIMATORS: dict[str, Estimator] = {
