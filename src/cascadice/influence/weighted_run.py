@@ -11,10 +11,9 @@ from torch.utils._pytree import tree_map
 from cascadice.engine import DivergedError, Evaluation, Network, Participants, draw, mix, simulate
 from cascadice.engine.backwards import backwards
 from cascadice.engine.operator import Exchange, Operator
-from cascadice.engine.rounds import Adjoint, Round
+from cascadice.engine.rounds import Round
 from cascadice.engine.weighting import as_recorded, with_weights
 from cascadice.influence.checks import check_recording, check_rounds
-from cascadice.influence.full_horizon import final_adjoint
 
 Rounds = int | Sequence[Round]
 """A number of rounds to train, or recorded rounds."""
@@ -110,7 +109,8 @@ def rounds_backwards(
 def final_value(run: WeightedRun) -> float:
     """f(α). Cost: a run; at α = 0 only its gossip; nothing for recorded rounds at α = 1."""
     operator, on = run.operator()
-    return final_adjoint_and_value(operator, run.evaluation, _last_round(run, operator), on)[1]
+    models = models_to_measure(operator, _last_round(run, operator).after, on)
+    return float(weighted_losses(operator, run.evaluation, models).sum())
 
 
 def _last_round(run: WeightedRun, operator: Operator) -> Round:
@@ -130,15 +130,6 @@ def _last_round(run: WeightedRun, operator: Operator) -> Round:
     except DivergedError as error:
         raise run.diverged(error) from None
     return last
-
-
-def final_adjoint_and_value(operator: Operator, evaluation: Evaluation, last: Round, on: str) -> tuple[Adjoint, float]:
-    """λ^T and f, measured on "all" final models or on their "average"."""
-    weights, models = operator.network.weights, models_to_measure(operator, last.after, on)
-    adjoint = final_adjoint(operator, evaluation, last._replace(after=models))
-    if on == "average":
-        adjoint = adjoint._replace(theta=weights[:, None] * adjoint.theta.sum(0))
-    return adjoint, float(weighted_losses(operator, evaluation, models).sum())
 
 
 def models_to_measure(operator: Operator, models: Participants, on: str) -> Participants:

@@ -19,8 +19,15 @@ from cascadice.data.batches import PADDING
 from cascadice.engine import DivergedError, Evaluation, Network, Participants
 from cascadice.engine.operator import Exchange
 from cascadice.engine.rounds import Adjoint, Round
-from cascadice.influence.full_horizon import pull_back
-from cascadice.influence.weighted_run import Alpha, Rounds, WeightedRun, final_adjoint_and_value, rounds_backwards
+from cascadice.influence.full_horizon import final_adjoint, pull_back
+from cascadice.influence.weighted_run import (
+    Alpha,
+    Rounds,
+    WeightedRun,
+    models_to_measure,
+    rounds_backwards,
+    weighted_losses,
+)  # fmt: skip
 
 KeptScores = tuple[Float[Tensor, " n"], Float[Tensor, "n _"], Int[Tensor, "n _"]]
 """Scores of a round: of participants, of the samples they drew, and the indices of these samples."""
@@ -168,7 +175,11 @@ def sweep(
 
     def start(last: Round) -> Adjoint:
         nonlocal value
-        final, value = final_adjoint_and_value(pulling, run.evaluation, last, on)
+        models = models_to_measure(pulling, last.after, on)
+        value = float(weighted_losses(pulling, run.evaluation, models).sum())
+        final = final_adjoint(pulling, run.evaluation, last._replace(after=models))
+        if on == "average":
+            final = final._replace(theta=pulling.network.weights[:, None] * final.theta.sum(0))
         return final
 
     try:
