@@ -121,8 +121,7 @@ def whole_run_by_class(
     def final(c: int, last: Round) -> Adjoint:
         losses[c] = weighted_losses(operator, classes[c], last.after)
         if c == len(classes) - 1:
-            whole = weighted_losses(operator, evaluation, last.after).double().sum()
-            _check_mean(float(parts @ losses.sum(1)), float(whole), losses.sum(1))
+            _check_mean(parts, losses.sum(1), float(weighted_losses(operator, evaluation, last.after).double().sum()))
         return final_adjoint(operator, classes[c], last)
 
     sweeps = [
@@ -151,14 +150,12 @@ def split(evaluation: Evaluation) -> tuple[list[Evaluation], Float[Tensor, " cla
     return [replace(evaluation, x=rows_at(evaluation.x, index), y=y[index]) for index in rows], parts
 
 
-def _check_mean(joined: float, whole: float, values: Tensor) -> None:
+def _check_mean(parts: Tensor, values: Tensor, whole: float) -> None:
     """The classes must add up to the whole measure, and each must be positive for its logarithm."""
-    if abs(joined - whole) > TOLERANCE * abs(whole):
+    if abs((joined := float(parts @ values)) - whole) > TOLERANCE * abs(whole):
+        found = f"its classes add up to {joined:.4g}, all samples give {whole:.4g}"
         raise ValueError(
-            f"influence by class needs a measure that is a mean over samples; its classes add up to {joined:.4g}, all "
-            f"samples give {whole:.4g}. Use the plain loss."
+            f"influence by class needs a measure that is a mean over samples; {found}. Use the plain loss."
         )
-    if not bool((values > 0).all()):
-        raise ValueError(
-            f"influence by class needs a measure above 0 on every class; found {float(values.min()):.4g}. Use a loss."
-        )
+    if not (least := float(values.min())) > 0:
+        raise ValueError(f"influence by class needs a measure above 0 on every class; found {least:.4g}. Use a loss.")

@@ -109,7 +109,7 @@ def _table(kind: str, **numbers: Any) -> Table:
     """A table from columns or single numbers; raise ValueError if a number does not fit its column's type."""
     rows = np.size(numbers["value"])
     columns: dict[str, NDArray[Any]] = {"kind": np.empty(rows, dtype=np.object_)}
-    columns["kind"].fill(kind)
+    columns["kind"].fill(kind)  # not np.full, which gives each row a string of its own
     for name, given in numbers.items():
         column = np.broadcast_to(np.asarray(given), rows)
         columns[name] = column.astype(TYPES[name])
