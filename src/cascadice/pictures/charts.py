@@ -36,7 +36,7 @@ def plot(charts: Sequence[Chart], path: Folder, title: str = "") -> None:
     columns = -(-count // rows)
     height = min(max([HEIGHT, *(chart["layout"].get("height", 0) / ROW for chart in charts)]), HIGHEST)
     figure, axes = panels(rows * columns, (WIDTH * columns, height if rows == 1 else 2 * LOW), rows)
-    for panel, chart in zip_longest(np.atleast_1d(axes), charts):
+    for panel, chart in zip_longest(axes, charts):
         if chart is None:
             panel.set_axis_off()
         else:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cascadice.influence.agreement import Agreement
 from cascadice.influence.agreement import agreement as agreement_of
 from cascadice.influence.cascade import Cascade
-from cascadice.influence.uncertainty import Bounds, bounds_of_totals, decimals, plus_minus, signs
+from cascadice.influence.uncertainty import bounds_of_totals, decimals, plus_minus, signs
 from cascadice.pictures.panels import NAMED_UP_TO
 from cascadice.pictures.topology import plot_network
 from cascadice.topology import links
@@ -164,18 +164,15 @@ def network(W: Any, influence: Any = None, *, ax: Any = None) -> Any:
     rounds = values if values.ndim == 2 else values[None]
     totals, bounds = rounds.sum(0), bounds_of_totals(rounds)
     fill = [SIGNED[int(sign)] for sign in signs(totals, bounds)]
-    notes = _intervals(totals, bounds) if len(rounds) > 1 and len(totals) <= INTERVALS_UP_TO else []
+    digits, intervals = decimals(totals), zip(totals, bounds.high - totals, strict=True)
+    room = len(rounds) > 1 and len(totals) <= INTERVALS_UP_TO
+    notes = [plus_minus(*interval, digits) for interval in intervals] if room else []
     plot_network(axes, len(W), entries, np.abs(totals), fill, notes)
     lacking = "one round has" if values.ndim == 2 else "totals have"
     sure = ", grey within noise" if len(rounds) > 1 else f"; {lacking} no intervals"
     below = "\ninfluence summed over rounds, with its 95 % interval" if notes else ""
     axes.set_title(f"who sends to whom (blue helped, orange harmed{sure}){below}", fontsize=11)
     return axes
-
-
-def _intervals(totals: Numbers, bounds: Bounds) -> list[str]:
-    digits = decimals(totals)
-    return [plus_minus(*pair, digits) for pair in zip(totals, bounds.high - totals, strict=True)]
 
 
 def decay(by_hop: Mapping[str, Any], *, colours: Mapping[str, str] | None = None, ax: Any = None) -> Any:

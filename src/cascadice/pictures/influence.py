@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from cascadice.files import Folder
 from cascadice.influence.agreement import Agreement
 from cascadice.pictures import figures
@@ -30,8 +28,7 @@ def plot(
     count = 1 + 2 * bool(matrix) + bool(agreements)
     rows = 2 if count == 4 else 1
     figure, axes = panels(count, (5.4 * count / rows, 4.6 * rows), rows)
-    each = iter(np.atleast_1d(axes))
-    colours = colours_of(updates)
+    each, colours = iter(axes), colours_of(updates)
     kind, first = next(iter(updates.items()))
     contributions(first, kind=kind, injected=injected, ax=next(each))
     if matrix:

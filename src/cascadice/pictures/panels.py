@@ -10,12 +10,11 @@ SUFFIXES = (".png", ".svg")
 
 
 def panels(count: int, size: tuple[float, float], rows: int = 1) -> tuple[Any, Any]:
-    """A figure of this size in inches, and its `count` panels (a single one is not in a list)."""
+    """A figure of this size in inches, and its `count` panels."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(rows, count // rows)
-    return figure, axes if rows == 1 else axes.ravel()
+    return figure, figure.subplots(rows, count // rows, squeeze=False).ravel()
 
 
 def save(figure: Any, path: Folder, title: str = "") -> None:

@@ -30,18 +30,17 @@ def plot(
         left.text(0.5, 0.5, "not evaluated", ha="center", transform=left.transAxes)
     else:
         _lines(left, accuracy, COLOURS["accuracy"], "mean; thin: each participant")
-        left.set_ylim(0, 1)
+        left.set(ylim=(0, 1))
         left.legend(loc="lower right", frameon=False)
     _lines(losses, train_loss, COLOURS["training"], "on their batches")
     if test_loss:
         means = [float(values.mean()) for values in test_loss.values()]
         losses.plot(list(test_loss), means, "--", color=COLOURS["evaluation"], linewidth=2.2, label="on the test data")
-    losses.set_title("loss")
-    losses.set_ylim(bottom=0)
+    losses.set(title="loss", ylim=(0, None))
     losses.legend(loc="upper right", frameon=False)
     distance.plot(list(consensus), list(consensus.values()), color=COLOURS["consensus"], linewidth=1.6)
-    distance.set(title="consensus distance", ylabel=r"root mean square of $\|\theta_k - \bar\theta\|$")
-    distance.set_ylim(bottom=0)
+    label = r"root mean square of $\|\theta_k - \bar\theta\|$"
+    distance.set(title="consensus distance", ylabel=label, ylim=(0, None))
     for axes in (left, losses, distance):
         axes.set_xlabel("round")
         axes.grid(alpha=0.25)
