@@ -105,20 +105,18 @@ class Watch:
 
     def begin(self, clients: int, model: dict[str, Tensor]) -> None:
         """Call when a round begins, with the global model that all clients start from."""
-        if not self._models:
-            self._models = [deepcopy(self._model) for _ in range(clients)]
-            self._load(model)
-            if self._make is not None:
-                self._optimizers = [self._make(each.parameters()) for each in self._models]
-                _check_stateless(self._models[0], self._optimizers[0])
-                watched = (self._models, self._optimizers, self._loss)
-                self._recorder = Recorder(*watched, test=self._test, verify=self._verify)
-        elif clients > len(self._models):
+        if self._models and clients > len(self._models):
             raise ValueError(
                 f"there were {len(self._models)} clients, and now there are {clients}. Say how many there will be, or "
                 "let the server wait for them (Flower: FedAvg(min_available_nodes=…))."
             )
+        self._models = self._models or [deepcopy(self._model) for _ in range(clients)]
         self._load(model)
+        if self._make is not None and self._recorder is None:
+            self._optimizers = [self._make(each.parameters()) for each in self._models]
+            _check_stateless(self._models[0], self._optimizers[0])
+            watched = (self._models, self._optimizers, self._loss)
+            self._recorder = Recorder(*watched, test=self._test, verify=self._verify)
 
     def end(self, replies: Sequence[Reply], model: dict[str, Tensor]) -> None:
         """Call when a round is over, with the clients' replies and the new global model."""
