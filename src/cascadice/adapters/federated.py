@@ -86,8 +86,7 @@ class Watch:
         Returns:
             `[round, client]`. Cost: one evaluation each.
         """
-        network, rounds = self._watched
-        measured = evaluate_on(network) if evaluation is None else evaluation
+        network, rounds, measured = self._watched(evaluation)
         return torch.stack([truth(network, [round_], measured).value[1].sum(-1) for round_ in rounds])
 
     def shares(self, evaluation: Evaluation | None = None, points: int = 2) -> Float[Tensor, "rounds n"]:
@@ -100,35 +99,32 @@ class Watch:
         Returns:
             `[round, client]`.
         """
-        network, rounds = self._watched
-        measured = evaluate_on(network) if evaluation is None else evaluation
+        network, rounds, measured = self._watched(evaluation)
         adjoints = [mean_adjoint(network, [round_], measured, points, direct=False) for round_ in rounds]
         return torch.stack([by_participant(*pair) for pair in zip(rounds, adjoints, strict=True)])
 
     def begin(self, clients: int, model: dict[str, Tensor]) -> None:
         """Call when a round begins, with the global model that all clients start from."""
-        if not self._models:
-            self._models = [deepcopy(self._model) for _ in range(clients)]
-            self._load(model)
-            if self._make is not None:
-                self._optimizers = [self._make(each.parameters()) for each in self._models]
-                _check_stateless(self._models[0], self._optimizers[0])
-                watched = (self._models, self._optimizers, self._loss)
-                self._recorder = Recorder(*watched, test=self._test, verify=self._verify)
-        elif clients > len(self._models):
+        if self._models and clients > len(self._models):
             raise ValueError(
                 f"there were {len(self._models)} clients, and now there are {clients}. Say how many there will be, or "
                 "let the server wait for them (Flower: FedAvg(min_available_nodes=…))."
             )
+        self._models = self._models or [deepcopy(self._model) for _ in range(clients)]
         self._load(model)
+        if self._make is not None and self._recorder is None:
+            self._optimizers = [self._make(each.parameters()) for each in self._models]
+            _check_stateless(self._models[0], self._optimizers[0])
+            watched = (self._models, self._optimizers, self._loss)
+            self._recorder = Recorder(*watched, test=self._test, verify=self._verify)
 
     def end(self, replies: Sequence[Reply], model: dict[str, Tensor]) -> None:
         """Call when a round is over, with the clients' replies and the new global model."""
         weights = torch.zeros(len(self._models), dtype=torch.float64)
         for reply in replies:
             if not 0 <= reply.client < len(weights) or weights[reply.client]:
-                known = f"from 0 to {len(weights) - 1}"
-                raise ValueError(f"clients must have different numbers {known}; found {[r.client for r in replies]}.")
+                numbers = f"from 0 to {len(weights) - 1}; found {[r.client for r in replies]}"
+                raise ValueError(f"clients must have different numbers {numbers}.")
             weights[reply.client] = reply.weight
         _check_mean(replies, model)
         W = (weights / weights.sum()).expand(len(weights), -1).clone()
@@ -148,7 +144,7 @@ class Watch:
                         group["lr"] = rate
                     self._optimizers[client].step()  # without gradients: it only marks a step
                     if number == len(steps):
-                        self._load(trained, [client])
+                        self._models[client].load_state_dict(trained)
                     note(client, x, y)
             self._load(model)
 
@@ -156,7 +152,7 @@ class Watch:
         """Keep the round with fixed updates, which do not depend on the model."""
         before = self._carried()
         for reply in replies:
-            self._load(reply.model, [reply.client])
+            self._models[reply.client].load_state_dict(reply.model)
         half = self._carried()
         self._load(model)
         batch = torch.arange(min(PROBE, len(self._test))).expand(len(W), 1, -1)
@@ -175,25 +171,28 @@ class Watch:
             )
         return self._recorder
 
-    @property
-    def _watched(self) -> tuple[Network, list[Round]]:
-        """The rounds, and a network that makes them: from reported steps, or with fixed updates."""
-        if self._recorder is not None:
-            return self._recorder.network, self._recorder.rounds
+    def _watched(self, evaluation: Evaluation | None) -> tuple[Network, list[Round], Evaluation]:
+        """The rounds, a network that makes them, from reported steps or with fixed updates, and what to measure."""
+        network, rounds = (self.network, self.rounds) if self._recorder else (self._fixed_network(), self._fixed)
+        return network, rounds, evaluation or evaluate_on(network)
+
+    def _fixed_network(self) -> Network:
         if not self._fixed:
             raise ValueError("no round has been watched yet.")
         probe, first = self._test.subset(torch.arange(min(PROBE, len(self._test)))), self._fixed[0]
-        work = learner(
-            self._model, self._loss, Optimizer(lambda theta: {"update": torch.zeros_like(theta)}, _fixed_update)
+        fixed = Optimizer(
+            init=lambda theta: {"update": torch.zeros_like(theta)},
+            update=lambda gradient, state, theta, lr: (state["update"], state),
         )
         schedules = (lambda t: first.draw.batch, lambda t: first.W, lambda t: 1.0)
         q = torch.full((len(first.W),), 1 / len(first.W), dtype=torch.float64)
         data = DataSet(WATCHED, probe, self._test, ())
-        return Network(work, first.before, data, *schedules, q, 0, "loop"), self._fixed
+        work = learner(self._model, self._loss, fixed)
+        return Network(work, first.before, data, *schedules, q, 0, "loop")
 
-    def _load(self, model: dict[str, Tensor], clients: Sequence[int] | None = None) -> None:
-        for k in range(len(self._models)) if clients is None else clients:
-            self._models[k].load_state_dict(model)
+    def _load(self, model: dict[str, Tensor]) -> None:
+        for each in self._models:
+            each.load_state_dict(model)
 
     def _carried(self) -> Participants:
         buffers = [{name: buffer.detach().clone() for name, buffer in each.named_buffers()} for each in self._models]
@@ -225,7 +224,3 @@ def _check_stateless(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
             f"a client's optimizer must have no state: it does not outlast a round; this one keeps {', '.join(state)}. "
             "Use SGD without momentum, or leave out the optimizer, for one_hop and shares."
         )
-
-
-def _fixed_update(gradient: Tensor, state: State, theta: Tensor, lr: Tensor) -> tuple[Tensor, State]:
-    return state["update"], state

@@ -42,34 +42,26 @@ def agreement(truth: Float[Tensor, " points"], estimate: Float[Tensor, " points"
     finite = truth.isfinite() & estimate.isfinite()
     if (points := int(finite.sum())) < 3:
         raise ValueError(f"agreement needs at least 3 finite points; found {points}. Score more rounds or sources.")
-    x, y = truth[finite].double(), estimate[finite].double()
-    (variance, covariance), _ = torch.cov(torch.stack([x, y]))
+    both = torch.stack([truth[finite].double(), estimate[finite].double()])
+    x, y = both
+    (variance, covariance), _ = torch.cov(both)
     error = ((y - x).square().mean() / x.square().mean()).sqrt()
-    return Agreement(_correlation(x, y), _correlation(_ranks(x), _ranks(y)), float(covariance / variance), float(error))
+    spearman = resampled_rank_correlations(x, y, torch.arange(points)[None])
+    return Agreement(float(both.corrcoef()[0, 1]), float(spearman), float(covariance / variance), float(error))
 
 
 def resampled_rank_correlations(
     one: Float[Tensor, " points"], other: Float[Tensor, " points"], picks: Int[Tensor, "resamples points"]
 ) -> Float[Tensor, " resamples"]:
     """The rank correlation of the points in each row of `picks`; NaN if either is constant there."""
-    a, b = (ranks - ranks.mean(1, keepdim=True) for ranks in (_resampled_ranks(v, picks) for v in (one, other)))
+    a, b = (ranks - ranks.mean(1, keepdim=True) for ranks in (_ranks(one, picks), _ranks(other, picks)))
     return ((a * b).sum(1) / (a.square().sum(1) * b.square().sum(1)).sqrt()).clamp(-1, 1)
 
 
-def _resampled_ranks(values: Tensor, picks: Tensor) -> Tensor:
-    """`_ranks` of the values in each row of `picks`."""
+def _ranks(values: Tensor, picks: Tensor) -> Tensor:
+    """The ranks, from 1, of the values in each row of `picks`; equal values share the mean of their ranks."""
     _, order = np.unique(values.cpu().numpy(), return_inverse=True)
     which = torch.from_numpy(order)[picks]
     counts = torch.zeros(len(picks), int(which.max()) + 1, dtype=torch.float64)
     counts.scatter_add_(1, which, torch.ones_like(which, dtype=torch.float64))
     return (counts.cumsum(1) - (counts - 1) / 2).gather(1, which)
-
-
-def _correlation(one: Tensor, other: Tensor) -> float:
-    return float(torch.corrcoef(torch.stack([one, other]))[0, 1])
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Ranks from 1; equal values share the mean of their ranks."""
-    _, which, counts = np.unique(values.cpu().numpy(), return_inverse=True, return_counts=True)
-    return torch.from_numpy((counts.cumsum() - (counts - 1) / 2)[which])

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from cascadice.data.inputs import at as rows_at
 from cascadice.engine import DivergedError, Evaluation, Network
-from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.influence.full_horizon import final_adjoint, pull_back
-from cascadice.influence.weighted_run import Rounds, WeightedRun, rounds_backwards
+from cascadice.influence.weighted_run import Rounds, WeightedRun, rounds_backwards, weighted_losses
 
 TOLERANCE = 1e-3  # relative; the classes of a mean over samples differ from it by rounding only
 
@@ -85,14 +84,9 @@ def unpack(packed: Float[Tensor, "classes columns"], at: float) -> ByClass:
 
 
 def whole_run_by_class(
-    network: Network,
-    rounds: Rounds,
-    evaluation: Evaluation,
-    *,
-    at: float = 1.0,
-    length: int | None = None,
+    network: Network, rounds: Rounds, evaluation: Evaluation, *, at: float = 1.0, length: int | None = None,
     played: Callable[[], None] | None = None,
-) -> ByClass:
+) -> ByClass:  # fmt: skip
     """Whole-run influence of every participant on the loss of each class, from one run at α.
 
     Cost: that of `whole_run`, and about two trainings more for each further class.
@@ -125,9 +119,9 @@ def whole_run_by_class(
     losses, slopes = torch.zeros(2, len(classes), network.nodes, dtype=torch.float64)
 
     def final(c: int, last: Round) -> Adjoint:
-        losses[c] = _losses(operator, classes[c], last)
+        losses[c] = weighted_losses(operator, classes[c], last.after)
         if c == len(classes) - 1:
-            _check_mean(float(parts @ losses.sum(1)), float(_losses(operator, evaluation, last).sum()), losses.sum(1))
+            _check_mean(parts, losses.sum(1), float(weighted_losses(operator, evaluation, last.after).double().sum()))
         return final_adjoint(operator, classes[c], last)
 
     sweeps = [
@@ -156,19 +150,12 @@ def split(evaluation: Evaluation) -> tuple[list[Evaluation], Float[Tensor, " cla
     return [replace(evaluation, x=rows_at(evaluation.x, index), y=y[index]) for index in rows], parts
 
 
-def _losses(operator: Operator, evaluation: Evaluation, last: Round) -> Float[Tensor, " n"]:
-    nodes = range(operator.network.nodes)
-    return (operator.network.weights * operator.losses(evaluation, last.after, nodes)).double().cpu()
-
-
-def _check_mean(joined: float, whole: float, values: Tensor) -> None:
+def _check_mean(parts: Tensor, values: Tensor, whole: float) -> None:
     """The classes must add up to the whole measure, and each must be positive for its logarithm."""
-    if abs(joined - whole) > TOLERANCE * abs(whole):
+    if abs((joined := float(parts @ values)) - whole) > TOLERANCE * abs(whole):
+        found = f"its classes add up to {joined:.4g}, all samples give {whole:.4g}"
         raise ValueError(
-            f"influence by class needs a measure that is a mean over samples; its classes add up to {joined:.4g}, all "
-            f"samples give {whole:.4g}. Use the plain loss."
+            f"influence by class needs a measure that is a mean over samples; {found}. Use the plain loss."
         )
-    if not bool((values > 0).all()):
-        raise ValueError(
-            f"influence by class needs a measure above 0 on every class; found {float(values.min()):.4g}. Use a loss."
-        )
+    if not (least := float(values.min())) > 0:
+        raise ValueError(f"influence by class needs a measure above 0 on every class; found {least:.4g}. Use a loss.")

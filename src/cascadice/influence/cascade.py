@@ -37,17 +37,19 @@ Entries = Iterator[tuple[int, Perturbation, Tensor]]
 """(hop, pairs of source and receiver, one value per pair), for a group of cases."""
 
 
-def cascade_values(
-    network: Network, rounds: Sequence[Round], cases: list[int], entries: Callable[[list[int]], Entries]
-) -> Float[Tensor, "hops s n"]:
-    """The entries of all cases, weighted by q, computed for as many cases at a time as memory allows."""
+def cascade_of(
+    kind: str, network: Network, rounds: Sequence[Round], sources: Sequence[int],
+    entries: Callable[[list[int]], Entries], samples: Sequence[int] | None = None,
+) -> Cascade:  # fmt: skip
+    """The entries of all cases (sources, or samples), weighted by q, for as many at a time as memory allows."""
+    cases = list(sources if samples is None else samples)
     value = torch.zeros(len(rounds) + 1, len(cases), network.nodes, dtype=torch.float64)
     group = max(1, MEMORY // (network.nodes * network.learner.size * rounds[0].loss.element_size()))
     for start in range(0, len(cases), group):
         for hop, pairs, numbers in entries(cases[start : start + group]):
             receivers, rows = pairs.nodes.cpu(), pairs.sources.cpu() + start
             value[hop].index_put_((rows, receivers), network.q[receivers] * numbers.double().cpu(), accumulate=True)
-    return value
+    return Cascade(kind, rounds[0].t, tuple(sources), value, None if samples is None else tuple(samples))
 
 
 def scaled_updates(first: Round, sources: list[int], scale: float) -> Perturbation:

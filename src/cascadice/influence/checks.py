@@ -39,13 +39,9 @@ def check_rounds(rounds: Sequence[Round]) -> None:
 
 
 def check_numbers(t: int, scores: Tensor, nodes: Sequence[int] | None = None) -> None:
-    """Raise DivergedError if a row of scores is not finite; `nodes` are the participants that rows stand for.
-
-    Derivatives may overflow, or not exist, although all losses of the run are finite. A NaN among the scores would be
-    read as "not asked for", and its round left out.
-    """
+    """Raise DivergedError if a row of scores, of these `nodes`, is not finite; NaN would be read as "not asked for"."""
     wrong = ~scores.isfinite().reshape(len(scores), -1).all(1)
-    if bool(wrong.any()):
+    if bool(wrong.any()):  # derivatives may overflow, or not exist, although all losses of the run are finite
         row = int(wrong.nonzero()[0])
         remedy = (
             "Training may be too rough to follow: lower the learning rate, or retrain without the data. Or something "
@@ -94,16 +90,14 @@ def check_form(network: Network, round_: Round) -> None:
 
 
 def _form(participants: Participants) -> str:
-    nodes, size = participants.theta.shape
-    state = f" with state {', '.join(participants.state)}" if participants.state else ""
-    return (
-        f"{nodes} participants of {size} parameters, {participants.theta.dtype} on {participants.theta.device}{state}"
-    )
+    theta, state = participants.theta, ", ".join(participants.state)
+    nodes, size = theta.shape
+    kept = f" with state {state}" if state else ""
+    return f"{nodes} participants of {size} parameters, {theta.dtype} on {theta.device}{kept}"
 
 
 def check_sources(network: Network, rounds: Sequence[Round], sources: Sources) -> list[int]:
     """The sources as a list, all participants by default; raise unless they and the rounds are this network's."""
-    check_rounds(rounds)
     chosen = list(range(network.nodes)) if sources is None else numbers_of(sources)
     for source in chosen:
         if not 0 <= source < network.nodes:
@@ -127,10 +121,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_replays(network: Network, round_: Round, many: int = PROBED, sources: Sequence[int] | None = None) -> None:
-    """Repeat the local work of up to `many` participants; raise unless it ends where it did. Cost: a step of each.
-
-    They are chosen from the `sources`, if any of these took part in the round.
-    """
+    """Repeat the local work of up to `many` participants; raise unless it ends where it did. Cost: a step of each."""
     drawn = round_.draw
     nodes = _workers(network, drawn, many, sources).to(network.device)
     last, size = int(drawn.batch.max()), len(network.data.train)
@@ -180,9 +171,8 @@ _separable: MutableMapping[Learner, set[tuple[int, ...]]] = WeakKeyDictionary()
 def check_samples_are_separate(network: Network, drawn: Draw, before: Participants) -> None:
     """Raise if a sample's output or its term of the loss depends on other samples, so that it has no score of its own.
 
-    This is probed on drawn batches: change some samples and see whether the outputs or loss terms of the others change,
-    until every sample has been changed while every other was not. Class weights, ignored targets and sums are fine.
-    Cost: 2 log₂(batch) forward passes for a few participants, once per batch shape.
+    Class weights, ignored targets and sums are fine. Cost: 2 log₂(batch) forward passes for a few participants, once
+    per batch shape.
     """
     known = _separable.setdefault(network.learner, set())
     if (form := tuple(drawn.batch.shape)) in known:
@@ -195,6 +185,7 @@ def check_samples_are_separate(network: Network, drawn: Draw, before: Participan
 
 
 def _check_batch(network: Network, one: Participants, x: Inputs, y: Tensor) -> None:
+    """Change some samples of a batch: outputs and loss terms of the others must stay what they are."""
     learner, batch = network.learner, len(y)
     if batch < 2:
         return
@@ -208,14 +199,17 @@ def _check_batch(network: Network, one: Participants, x: Inputs, y: Tensor) -> N
         raise ValueError(
             f"scores of samples need outputs with a row for each sample; found {before.shape[0]} rows for {batch}."
         )
-    by_output = _by_output(learner, before, y)
+    by_output = grad(learner.loss)
+    gradient = by_output(before, y)
     for chosen in _halves(batch, y.device):
         rows = chosen.repeat_interleave(before.shape[0] // batch)
         after = outputs(tree_map(lambda part, chosen=chosen: _changed(part, chosen), x))
         if _differ(before[~rows], after[~rows], 100 * torch.finfo(before.dtype).eps):
             raise ValueError(f"{_culprit(learner)} Score participants, or use GroupNorm or LayerNorm.")
-        by_changed = _by_output(learner, _changed(before, rows), _rotated(y, chosen))
-        if _differ(by_output[~rows], by_changed[~rows], torch.finfo(before.dtype).eps ** 0.5):
+        targets = y.clone()
+        targets[chosen] = y[chosen].roll(1, 0)  # permuted, so that the divisor of a weighted mean stays the same
+        changed = by_output(_changed(before, rows), targets)
+        if _differ(gradient[~rows], changed[~rows], torch.finfo(before.dtype).eps ** 0.5):
             raise ValueError(
                 "scores of samples need a loss to which each sample adds its own term; in this one, a sample's term "
                 "depends on the other samples. Use a sum or a (weighted) mean over samples, or score participants."
@@ -224,27 +218,17 @@ def _check_batch(network: Network, one: Participants, x: Inputs, y: Tensor) -> N
 
 def _halves(batch: int, device: torch.device) -> Iterator[Tensor]:
     """Masks of samples such that for every pair (i, j) some mask has i and not j: by the bits of their positions."""
-    positions = torch.arange(batch, device=device)
     for bit in range((batch - 1).bit_length()):
-        chosen = (positions >> bit) % 2 == 1
-        yield chosen
-        yield ~chosen
-
-
-def _by_output(learner: Learner, outputs: Tensor, y: Tensor) -> Tensor:
-    with torch.enable_grad():
-        gradient: Tensor = grad(learner.loss)(outputs, y)
-    return gradient
+        chosen = (torch.arange(batch, device=device) >> bit) % 2 == 1
+        yield from (chosen, ~chosen)
 
 
 def _culprit(learner: Learner) -> str:
-    for name, module in learner.training.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            return (
-                f"{name!r} is a BatchNorm: in training it makes every sample's output depend on the whole batch, so a "
-                "sample has no score of its own."
-            )
-    return "in this model a sample's output depends on the other samples of its batch, so it has no score."
+    kind = nn.modules.batchnorm._BatchNorm
+    if (name := next((n for n, m in learner.training.named_modules() if isinstance(m, kind)), None)) is None:
+        return "in this model a sample's output depends on the other samples of its batch, so it has no score."
+    why = "in training it makes every sample's output depend on the whole batch, so a sample has no score of its own."
+    return f"{name!r} is a BatchNorm: {why}"
 
 
 def _changed(values: Tensor, chosen: Tensor) -> Tensor:
@@ -256,13 +240,6 @@ def _changed(values: Tensor, chosen: Tensor) -> Tensor:
     else:
         changed[chosen] = values[~chosen][:1]
     return changed
-
-
-def _rotated(y: Tensor, chosen: Tensor) -> Tensor:
-    """The targets with the chosen ones permuted, so that the divisor of a weighted mean stays the same."""
-    rotated = y.clone()
-    rotated[chosen] = y[chosen].roll(1, 0)
-    return rotated
 
 
 def _differ(one: Tensor, other: Tensor, relative: float) -> bool:

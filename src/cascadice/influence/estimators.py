@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,20 +9,12 @@ from torch import Tensor
 
 from cascadice.engine import Evaluation, Network, Round
 from cascadice.engine.operator import Exchange, Operator
+from cascadice.influence import checks
 from cascadice.influence.cascade import Cascade
-from cascadice.influence.checks import (
-    Sources,
-    check_many,
-    check_numbers,
-    check_rounds,
-    check_samples_are_separate,
-    check_sources,
-    numbers_of,
-)
 from cascadice.influence.first_order import first_order
 from cascadice.influence.path_integrated import path_integrated, path_integrated_samples
-from cascadice.influence.reverse_gossip import by_participant, reverse_sweep
-from cascadice.influence.shares import shares, shares_of_samples
+from cascadice.influence.reverse_gossip import by_participant, by_sample, reverse_sweep
+from cascadice.influence.shares import mean_adjoint
 from cascadice.influence.tables import Table, concatenate, table_of, table_of_participants, table_of_samples
 from cascadice.influence.truth import truth, truth_of_samples
 from cascadice.names import lookup
@@ -69,72 +60,57 @@ class Estimator(NamedTuple):
 
 
 def _truth(request: Request) -> RoundInfluence:
-    cascade = truth(*request.window, request.sources, operator=request.operator)
-    scores = {}
+    def of_samples(j: int) -> tuple[Tensor, Any]:
+        one = truth_of_samples(*request.window, j, operator=request.operator)
+        return one.total, one.samples
+
+    return _with_samples(request, truth(*request.window, request.sources, operator=request.operator), of_samples)
+
+
+def _path_integrated(request: Request) -> RoundInfluence:
+    points, operator = request.points, request.operator
+
+    def of_samples(j: int) -> tuple[Tensor, Any]:
+        scores = path_integrated_samples(*request.window, j, points, operator=operator)
+        return scores, range(len(scores))
+
+    cascade = path_integrated(*request.window, request.sources, points, operator=operator)
+    return _with_samples(request, cascade, of_samples)
+
+
+def _with_samples(
+    request: Request, cascade: Cascade, of_samples: Callable[[int], tuple[Tensor, Any]]
+) -> RoundInfluence:
+    """The cascade and, if requested, the scores of each source's samples at their positions in the batch."""
+    first, samples = request.rounds[0], {}
     if request.samples:
-        each = [truth_of_samples(*request.window, j, operator=request.operator) for j in request.sources]
-        scores["truth"] = _padded(request, [one.total for one in each], [one.samples or () for one in each])
-    return RoundInfluence(request.rounds[0], (cascade,), {}, scores)
+        rows = torch.full_like(first.draw.batch.flatten(1), torch.nan, dtype=torch.float64, device="cpu")
+        for j in request.sources:
+            scores, positions = of_samples(j)
+            rows[j, list(positions)] = scores.double().cpu()
+        samples[cascade.kind] = rows
+    return RoundInfluence(first, (cascade,), {}, samples)
 
 
 def _first_order(request: Request) -> RoundInfluence:
-    first = request.rounds[0]
+    first, kind = request.rounds[0], "first order"
     if not request.samples and not request.operator.network.members:
         cascade = first_order(*request.window, request.sources, operator=request.operator)
         return RoundInfluence(first, (cascade,), {}, {})
     adjoint = reverse_sweep(*request.window, operator=request.operator)
     if not request.samples:
-        scores = _of_sources(request, by_participant(first, adjoint))
-        return RoundInfluence(first, (), {"first order": scores}, {})
-    check_samples_are_separate(request.operator.network, first.draw, first.before)
-    both = request.operator.scores_of_both(first, adjoint.pair)
-    participants, samples = (_of_sources(request, scores) for scores in both)
-    return RoundInfluence(first, (), {"first order": participants}, {"first order": samples})
-
-
-def _path_integrated(request: Request) -> RoundInfluence:
-    operator = request.operator
-    cascade = path_integrated(*request.window, request.sources, request.points, operator=operator)
-    scores = {}
-    if request.samples:
-        each = [path_integrated_samples(*request.window, j, request.points, operator=operator) for j in request.sources]
-        scores[cascade.kind] = _padded(request, each, [range(len(one)) for one in each])
-    return RoundInfluence(request.rounds[0], (cascade,), {}, scores)
+        return RoundInfluence(first, (), {kind: by_participant(first, adjoint)}, {})
+    checks.check_samples_are_separate(request.operator.network, first.draw, first.before)
+    participants, samples = request.operator.scores_of_both(first, adjoint.pair)
+    return RoundInfluence(first, (), {kind: participants}, {kind: samples})
 
 
 def _shares(request: Request) -> RoundInfluence:
-    kind = f"shares, {request.points} points"
-    more: dict[str, Any] = {"points": request.points, "operator": request.operator}
-    participants = {kind: _of_sources(request, shares(*request.window, **more))}
-    samples = {}
-    if request.samples:
-        samples[kind] = _of_sources(request, shares_of_samples(*request.window, **more))
-    return RoundInfluence(request.rounds[0], (), participants, samples)
-
-
-def _hop_zero(kind: str, request: Request) -> RoundInfluence:
-    """What updates did to the participants that made them, before gossip."""
-    if request.samples or kind == "shares":
-        raise ValueError("samples and shares need at least 1 hop; found 0. Ask for 1 hop, or for participants.")
-    result = ESTIMATORS[kind].estimate(request)
-    return result._replace(cascades=tuple(cascade._replace(value=cascade.value[:1]) for cascade in result.cascades))
-
-
-def _of_sources(request: Request, scores: Tensor) -> Tensor:
-    """These scores of all participants, with NaN for those that were not asked for."""
-    others = [k for k in range(request.operator.network.nodes) if k not in request.sources]
-    if others:
-        scores[others] = torch.nan
-    return scores
-
-
-def _padded(request: Request, each: list[Tensor], positions: Sequence[Sequence[int]]) -> Tensor:
-    """Scores of the sources' samples at their positions in the batch, one row per participant; NaN elsewhere."""
-    batch = request.rounds[0].draw.batch
-    rows = torch.full((len(batch), batch[0].numel()), torch.nan, dtype=torch.float64)
-    for j, scores, own in zip(request.sources, each, positions, strict=True):
-        rows[j, list(own)] = scores.double().cpu()
-    return rows
+    first, network, kind = request.rounds[0], request.operator.network, f"shares, {request.points} points"
+    checks.check_recording(network, request.rounds)
+    adjoint = mean_adjoint(*request.window, request.points, operator=request.operator)
+    samples = {kind: by_sample(network, first, adjoint)} if request.samples else {}
+    return RoundInfluence(first, (), {kind: by_participant(first, adjoint)}, samples)
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -157,15 +133,13 @@ ESTIMATORS: dict[str, Estimator] = {
 }  # fmt: skip
 
 
-def check_part(kinds: Sequence[str], hops: int, sources: Sources = None) -> None:
+def check_part(kinds: Sequence[str], hops: int, sources: checks.Sources = None) -> None:
     """Raise ValueError unless processes that each hold a part of the network can compute this together."""
     for kind in kinds:
         if not lookup(ESTIMATORS, kind, "kind").by_adjoints:
             names = ", ".join(name for name, estimator in ESTIMATORS.items() if estimator.by_adjoints)
-            raise ValueError(
-                f"{kind} needs every participant's model, and no single process has them all. With several processes, "
-                f"use {names}, or whole-run kinds."
-            )
+            why = "needs every participant's model, and no single process has them all"
+            raise ValueError(f"{kind} {why}. With several processes, use {names}, or whole-run kinds.")
     if not hops:
         raise ValueError("with several processes, influence needs at least 1 hop; found 0.")
     if sources is not None:
@@ -184,18 +158,10 @@ PAIRS: dict[str, str] = {
 
 
 def score_rounds(
-    network: Network,
-    rounds: Iterable[Round],
-    evaluation: Evaluation,
-    *,
-    hops: int = 1,
-    kinds: Sequence[str] = ("first-order",),
-    samples: bool = False,
-    points: int = 2,
-    sources: Sources = None,
-    every: int = 1,
-    exchange: Exchange | None = None,
-) -> Iterator[RoundInfluence]:
+    network: Network, rounds: Iterable[Round], evaluation: Evaluation, *, hops: int = 1,
+    kinds: Sequence[str] = ("first-order",), samples: bool = False, points: int = 2, sources: checks.Sources = None,
+    every: int = 1, exchange: Exchange | None = None,
+) -> Iterator[RoundInfluence]:  # fmt: skip
     """Score the updates of every `every`-th round while the rounds arrive.
 
     Memory: `hops` rounds, and an evaluation gradient for each.
@@ -225,60 +191,56 @@ def score_rounds(
         >>> for result in score_rounds(network, rounds, evaluate_on(network), hops=2, samples=True):
         ...     print(result.round.t, result.participants["first order"])
     """
-    check_many(rounds)
+    checks.check_many(rounds)
     if hops < 0 or every < 1:
         raise ValueError(f"hops must be at least 0 and every at least 1; found {hops} and {every}.")
     names = [kinds] if isinstance(kinds, str) else list(kinds)
-    wanted = None if sources is None else numbers_of(sources)
+    wanted = None if sources is None else checks.numbers_of(sources)
     if not names or wanted == []:
         raise ValueError("score_rounds needs at least one kind and one source.")
-    estimators = [lookup(ESTIMATORS, kind, "kind").estimate for kind in names]
+    for kind in names:
+        lookup(ESTIMATORS, kind, "kind")
     if network.members:
         check_part(names, hops, wanted)
-    if not hops:
-        estimators = [partial(_hop_zero, kind) for kind in names]
+    if not hops and (samples or "shares" in names):
+        raise ValueError("samples and shares need at least 1 hop; found 0. Ask for 1 hop, or for participants.")
     chosen: list[int] | None = None
     window: deque[Round] = deque(maxlen=max(1, hops))
     operator, seen = Operator(network, exchange), -1
     for seen, round_ in enumerate(rounds):
-        check_rounds([*list(window)[-1:], round_])
+        checks.check_rounds([*list(window)[-1:], round_])
         window.append(round_)
         operator.drop_gradients(window[0].t)
         if len(window) == window.maxlen and (seen - len(window) + 1) % every == 0:
             if chosen is None:
-                chosen = check_sources(network, list(window), wanted)
-            request = Request(operator, list(window), evaluation, samples, points, chosen)
-            result = _together([estimate(request) for estimate in estimators])
-            _check_numbers(network, result, chosen)
-            yield result
+                chosen = checks.check_sources(network, list(window), wanted)
+            yield _estimated(names, Request(operator, list(window), evaluation, samples, points, chosen), hops)
     if seen + 1 < hops:
-        raise ValueError(
-            f"{hops} hops need at least {hops} rounds; found {seen + 1}. Record more, or ask for fewer hops."
-        )
+        few = f"found {seen + 1}. Record more, or ask for fewer hops."
+        raise ValueError(f"{hops} hops need at least {hops} rounds; {few}")
 
 
-def _check_numbers(network: Network, result: RoundInfluence, chosen: Sequence[int]) -> None:
-    """Scores of the chosen sources must be numbers; those of others are NaN."""
-    for cascade in result.cascades:
-        check_numbers(result.round.t, cascade.value.transpose(0, 1), cascade.sources)
-    nodes = [network.members[k] for k in chosen] if network.members else chosen
-    for scores in result.participants.values():
-        check_numbers(result.round.t, scores[list(chosen)], nodes)
-
-
-def _together(parts: list[RoundInfluence]) -> RoundInfluence:
-    cascades = tuple(cascade for part in parts for cascade in part.cascades)
+def _estimated(kinds: Sequence[str], request: Request, hops: int) -> RoundInfluence:
+    """All these kinds together, checked to be numbers; NaN for participants that are not among the sources."""
+    parts = [ESTIMATORS[kind].estimate(request) for kind in kinds]
+    first, network, sources = request.rounds[0], request.operator.network, request.sources
+    cascades = tuple(one._replace(value=one.value[: hops + 1]) for part in parts for one in part.cascades)
     participants = {kind: value for part in parts for kind, value in part.participants.items()}
-    scores = {kind: value for part in parts for kind, value in part.samples.items()}
-    return RoundInfluence(parts[0].round, cascades, participants, scores)
+    samples = {kind: value for part in parts for kind, value in part.samples.items()}
+    others = [k for k in range(network.nodes) if k not in sources]
+    for scores in (*participants.values(), *samples.values()):
+        scores[others] = torch.nan
+    for cascade in cascades:
+        checks.check_numbers(first.t, cascade.value.transpose(0, 1), cascade.sources)
+    names = [network.members[k] for k in sources] if network.members else sources
+    for scores in participants.values():
+        checks.check_numbers(first.t, scores[sources], names)
+    return RoundInfluence(first, cascades, participants, samples)
 
 
 def table(result: RoundInfluence) -> Table:
     """This result as one tidy table."""
-    return concatenate(
-        [
-            *(table_of(cascade) for cascade in result.cascades),
-            *(table_of_participants(kind, result.round.t, value) for kind, value in result.participants.items()),
-            *(table_of_samples(kind, result.round, value) for kind, value in result.samples.items()),
-        ]
-    )
+    tables = [table_of(cascade) for cascade in result.cascades]
+    tables += [table_of_participants(kind, result.round.t, value) for kind, value in result.participants.items()]
+    tables += [table_of_samples(kind, result.round, value) for kind, value in result.samples.items()]
+    return concatenate(tables)

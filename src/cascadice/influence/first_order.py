@@ -8,9 +8,10 @@ participant that passes the change on (k_{s−1}, as in the proof).
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from cascadice.engine import Evaluation, Network, Operator, Round
-from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_values, scaled_updates
+from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_of, scaled_updates
 from cascadice.influence.checks import Sources, check_sources
 
 
@@ -39,12 +40,9 @@ def first_order(
     Example:
         >>> first_order(network, rounds[10:11], evaluate_on(network)).value[1]
     """
-    chosen, op = check_sources(network, rounds, sources), operator or Operator(network)
-
-    def entries(group: list[int]) -> Entries:
-        return _pushed(op, rounds, evaluation, group)
-
-    return Cascade("first order", rounds[0].t, tuple(chosen), cascade_values(network, rounds, chosen, entries))
+    chosen = check_sources(network, rounds, sources)
+    pushed = partial(_pushed, operator or Operator(network), rounds, evaluation)
+    return cascade_of("first order", network, rounds, chosen, pushed)
 
 
 def _pushed(operator: Operator, rounds: Sequence[Round], evaluation: Evaluation, sources: list[int]) -> Entries:

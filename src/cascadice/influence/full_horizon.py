@@ -15,13 +15,7 @@ from torch.utils._pytree import tree_map
 from cascadice.engine import Evaluation, Network
 from cascadice.engine.operator import Operator, Pulled
 from cascadice.engine.rounds import Adjoint, Round
-from cascadice.influence.checks import (
-    check_form,
-    check_many,
-    check_numbers,
-    check_recording,
-    check_samples_are_separate,
-)  # fmt: skip
+from cascadice.influence import checks
 
 
 class HorizonScores(NamedTuple):
@@ -68,28 +62,29 @@ def pull_back(
     operator: Operator, backwards: Iterable[Round], final: Callable[[Round], Adjoint], *,
     adjoint: Adjoint | None = None, samples: bool = True,
 ) -> Iterator[tuple[Round, Pulled]]:  # fmt: skip
-    """Pull the adjoint back through the rounds, the last one first, and yield each round with its scores.
+    """Pull the adjoint back through consecutive rounds, the last one first, and yield each round with its scores.
 
-    Args:
-        operator: The operator of the network that made the rounds.
-        backwards: The rounds from the last to the first.
-        final: Computes the adjoint after the last round, once that round has been checked.
-        adjoint: The adjoint to continue from, instead of `final`.
-        samples: Whether to score samples too.
+    It continues from `adjoint` or, once the last round has been checked, begins with what `final` makes of that round.
     """
-    network = operator.network
-    for round_ in consecutive(backwards):
-        check_form(network, round_)
+    checks.check_many(backwards)
+    network, later = operator.network, None
+    for round_ in backwards:
+        checks.check_form(network, round_)
+        if later not in (None, round_.t + 1):
+            found = f"found {round_.t} after {later}. Keep or record all of them."
+            raise ValueError(f"rounds must go back one by one; {found}")
         if adjoint is None:
-            check_recording(network, [round_], many=1)  # one participant: a sweep may be short
+            checks.check_recording(network, [round_], many=1)  # one participant: a sweep may be short
             _check_buffers(round_)
             if samples:
-                check_samples_are_separate(network, round_.draw, round_.before)
+                checks.check_samples_are_separate(network, round_.draw, round_.before)
             adjoint = final(round_)
         pulled = operator.pull_scored(round_, adjoint, samples)
-        check_numbers(round_.t, pulled.rates)
-        adjoint = pulled.before
+        checks.check_numbers(round_.t, pulled.rates)
+        adjoint, later = pulled.before, round_.t
         yield round_, pulled
+    if later is None:
+        raise ValueError("at least one round is needed; found none.")
 
 
 def _check_buffers(round_: Round) -> None:
@@ -100,21 +95,6 @@ def _check_buffers(round_: Round) -> None:
                 f"whole-run influence does not follow changes of running statistics; {name!r} has changed. Use "
                 "GroupNorm or LayerNorm, or retrain without the data."
             )
-
-
-def consecutive(backwards: Iterable[Round]) -> Iterator[Round]:
-    """Yield these rounds; raise ValueError if one is missing or there are none."""
-    check_many(backwards)
-    later: int | None = None
-    for round_ in backwards:
-        if later is not None and round_.t + 1 != later:
-            raise ValueError(
-                f"rounds must go back one by one; found {round_.t} after {later}. Keep or record all of them."
-            )
-        later = round_.t
-        yield round_
-    if later is None:
-        raise ValueError("at least one round is needed; found none.")
 
 
 def final_adjoint(operator: Operator, evaluation: Evaluation, last: Round) -> Adjoint:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from cascadice.engine import Evaluation, Network, Operator, Round
 from cascadice.engine.rounds import Perturbation
-from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_values, scaled_updates
+from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_of, scaled_updates
 from cascadice.influence.checks import Sources, check_samples_are_separate, check_sources
 from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.reverse_gossip import by_sample
@@ -55,8 +56,7 @@ def path_integrated(
             for hop, tangent, value in _along(op, rounds, evaluation, group, alpha):
                 yield hop, tangent, weight * value
 
-    kind, value = f"path-integrated, {points} points", cascade_values(network, rounds, chosen, entries)
-    return Cascade(kind, rounds[0].t, tuple(chosen), value)
+    return cascade_of(f"path-integrated, {points} points", network, rounds, chosen, entries)
 
 
 def _along(
@@ -96,7 +96,7 @@ def _of_the_same_pairs(tangent: Perturbation, away: Perturbation) -> tuple[Pertu
         def rows(value: Tensor) -> Tensor:
             return value.new_zeros(len(union), *value.shape[1:]).index_copy_(0, own, value)
 
-        return Perturbation(nodes, sources, rows(change.theta), {k: rows(v) for k, v in change.state.items()})
+        return Perturbation(nodes, sources, *tree_map(rows, (change.theta, change.state)))
 
     own, others = places.split([len(tangent.nodes), len(away.nodes)])
     return widened(tangent, own), widened(away, others)

@@ -52,8 +52,5 @@ def with_error(estimate: Callable[[int], Estimate], points: int = 2) -> tuple[Es
         >>> value, error = with_error(lambda points: shares(network, rounds, evaluation, points))  # doctest: +SKIP
     """
     coarse, fine = estimate(points), estimate(points + 1)
-    return fine, (_values(fine) - _values(coarse)).abs()
-
-
-def _values(estimate: Tensor | Cascade) -> Tensor:
-    return estimate.value if isinstance(estimate, Cascade) else estimate
+    few, more = (one.value if isinstance(one, Cascade) else one for one in (coarse, fine))
+    return fine, (more - few).abs()

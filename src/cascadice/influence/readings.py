@@ -180,23 +180,18 @@ def accumulate(cascades: Iterable[Cascade]) -> Cascade:
         raise ValueError("there must be at least one cascade to accumulate; found none.")
     total = first.value.double()
     for cascade in remaining:
-        if (why := _difference(first, cascade)) is not None:
-            raise ValueError(f"cascades must have the same kind, sources and number of hops to be summed; {why}.")
+        compared = {
+            "kinds": (repr(first.kind), repr(cascade.kind)),
+            "sources": (list(first.sources), list(cascade.sources)),
+            "values of shape": (list(first.value.shape), list(cascade.value.shape)),
+        }
+        why = [f"found {what} {one} and {other}" for what, (one, other) in compared.items() if one != other]
+        if first.samples is not None or cascade.samples is not None:
+            why = ["found single samples, which differ from round to round"]
+        if why:
+            raise ValueError(f"cascades must have the same kind, sources and number of hops to be summed; {why[0]}.")
         total = total + cascade.value
     return first._replace(value=total)
-
-
-def _difference(one: Cascade, other: Cascade) -> str | None:
-    """Why two cascades cannot be summed; None if they can."""
-    if one.kind != other.kind:
-        return f"found kinds {one.kind!r} and {other.kind!r}"
-    if one.samples is not None or other.samples is not None:
-        return "found single samples, which differ from round to round"
-    if one.sources != other.sources:
-        return f"found sources {list(one.sources)} and {list(other.sources)}"
-    if one.value.shape != other.value.shape:
-        return f"found values of shape {list(one.value.shape)} and {list(other.value.shape)}"
-    return None
 
 
 def summed(per_round: Iterable[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
@@ -250,14 +245,11 @@ def sample_contributions(scores: Iterable[tuple[Round, Float[Tensor, "n batch"]]
     """
     value, uses = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.int64)
     for round_, scored in scores:
-        drawn = samples_of(round_, scored).reshape(-1)
-        numbers = scored.detach().cpu().double().reshape(-1)[drawn >= 0]
-        drawn = drawn[drawn >= 0]
-        if int(drawn.max()) >= size:
-            raise ValueError(
-                f"size must be the number of training samples; found {size}, and round {round_.t} drew sample "
-                f"{int(drawn.max())}. Use len(network.data.train)."
-            )
+        used = (drawn := samples_of(round_, scored)) >= 0
+        drawn, numbers = drawn[used], scored.detach().cpu().double()[used]
+        if (largest := int(drawn.max())) >= size:
+            found = f"found {size}, and round {round_.t} drew sample {largest}. Use len(network.data.train)."
+            raise ValueError(f"size must be the number of training samples; {found}")
         value.index_add_(0, drawn, numbers)
         uses += torch.bincount(drawn, minlength=size)
     return Contributions(value, uses)
@@ -267,9 +259,9 @@ def samples_of(round_: Round, scores: Float[Tensor, "n samples"]) -> Int[Tensor,
     """The index of the training sample that each score of a round belongs to."""
     drawn = round_.draw.batch.cpu()
     if drawn.flatten(1).shape != scores.shape:
+        batches = f"batches of [participants, steps, batch] = {list(drawn.shape)}"
         raise ValueError(
-            f"scores must be [participants, samples of the round]; found {list(scores.shape)} for "
-            f"batches of [participants, steps, batch] = {list(drawn.shape)}."
+            f"scores must be [participants, samples of the round]; found {list(scores.shape)} for {batches}."
         )
     return drawn.flatten(1)
 

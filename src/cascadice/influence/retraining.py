@@ -26,7 +26,7 @@ from cascadice.engine.simulation import DivergedError, simulate
 from cascadice.engine.weighting import with_weights
 from cascadice.influence.agreement import agreement, resampled_rank_correlations
 from cascadice.influence.checks import check_samples_are_separate
-from cascadice.influence.weighted_run import focus, models_to_measure, weighted_loss
+from cascadice.influence.weighted_run import focus, models_to_measure, weighted_losses
 
 MEMORY = 2**30
 """Most bytes of parameters and optimizer state to train side by side."""
@@ -56,11 +56,9 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
     """
     kept = round(keep * size)
     if not 0 < kept < size:
-        who = "all of them" if kept >= size else "none"
-        raise ValueError(
-            f"each subset must keep some and leave some out; the fraction {keep:g} of {size} keeps {who}. "
-            + (f"Keep a fraction from {1 / size:g} to {1 - 1 / size:g}." if size > 1 else "There must be at least 2.")
-        )
+        found = f"the fraction {keep:g} of {size} keeps {'all of them' if kept >= size else 'none'}"
+        advice = f"Keep a fraction from {1 / size:g} to {1 - 1 / size:g}." if size > 1 else "There must be at least 2."
+        raise ValueError(f"each subset must keep some and leave some out; {found}. {advice}")
     if count < 1:
         raise ValueError(f"count must be at least 1 subset; found {count}.")
     generator = seeds.generator(seed, "subsets", size, kept)
@@ -88,17 +86,10 @@ def without_each(nodes: int) -> Float[Tensor, "nodes nodes"]:
 
 
 def retrain(
-    network: Network,
-    rounds: int,
-    evaluation: Evaluation,
-    *,
-    updates: Float[Tensor, "subsets n"] | None = None,
-    samples: Float[Tensor, "subsets size"] | None = None,
-    on: str | int = "all",
-    together: int | None = None,
-    names: Sequence[str] | None = None,
-    trained: Callable[[int], None] | None = None,
-) -> Float[Tensor, " subsets"]:
+    network: Network, rounds: int, evaluation: Evaluation, *, updates: Float[Tensor, "subsets n"] | None = None,
+    samples: Float[Tensor, "subsets size"] | None = None, on: str | int = "all", together: int | None = None,
+    names: Sequence[str] | None = None, trained: Callable[[int], None] | None = None,
+) -> Float[Tensor, " subsets"]:  # fmt: skip
     """Train the network again with each row of weights, many side by side, and measure the final models.
 
     Cost: one training per row.
@@ -143,7 +134,7 @@ def retrain(
         models = _train_side_by_side(network, rounds, own_updates, own_samples, names[part])
         for i in range(0, len(models.theta), network.nodes):
             own = models_to_measure(operator, rows_of(models, slice(i, i + network.nodes)), on)
-            values.append(weighted_loss(operator, evaluation, own).double())
+            values.append(weighted_losses(operator, evaluation, own).sum().double())
         if trained is not None:
             trained(part.stop)
     return torch.stack(values).cpu()
@@ -151,12 +142,12 @@ def retrain(
 
 def _count_networks(network: Network, updates: Tensor | None, samples: Tensor | None) -> int:
     """How many networks to train; raise ValueError if weights are malformed or leave one nothing to train on."""
-    given = {name: w for name, w in (("updates", updates), ("samples", samples)) if w is not None}
-    if not given:
-        raise ValueError("retrain needs weights: updates, samples or both; found neither.")
-    wanted = {"updates": (network.nodes, "participants"), "samples": (len(network.data.train), "training samples")}
-    for name, weights in given.items():
-        size, what = wanted[name]
+    counts = []
+    of_samples = ("samples", samples, len(network.data.train), "training samples")
+    for name, weights, size, what in (("updates", updates, network.nodes, "participants"), of_samples):
+        if weights is None:
+            continue
+        counts.append(len(weights))
         if weights.dim() != 2 or weights.shape[1] != size:
             raise ValueError(
                 f"{name} must have a row for each network and a column for each of {size} {what}; found shape "
@@ -164,23 +155,21 @@ def _count_networks(network: Network, updates: Tensor | None, samples: Tensor | 
             )
         if not bool((weights.isfinite() & (weights >= 0)).all()):
             raise ValueError(f"weights of {name} must be at least 0 and finite; found {float(weights.min()):g}.")
-        if not len(weights) or not bool(weights.any(1).all()):
-            row = int((~weights.any(1)).nonzero()[0]) if len(weights) else 0
-            raise ValueError(f"every network must have something to train on; row {row} of {name} leaves nothing.")
-    if len({len(weights) for weights in given.values()}) > 1:
-        raise ValueError(
-            f"updates and samples must have a row for each network; found {len(given['updates'])} and "
-            f"{len(given['samples'])} rows."
-        )
-    return len(next(iter(given.values())))
+        if idle := (~weights.any(1)).nonzero().flatten().tolist() if len(weights) else [0]:
+            raise ValueError(f"every network must have something to train on; row {idle[0]} of {name} leaves nothing.")
+    if not counts:
+        raise ValueError("retrain needs weights: updates, samples or both; found neither.")
+    if len(set(counts)) > 1:
+        found = " and ".join(map(str, counts))
+        raise ValueError(f"updates and samples must have a row for each network; found {found} rows.")
+    return counts[0]
 
 
 def _train_side_by_side(
     network: Network, rounds: int, updates: Tensor | None, samples: Tensor | None, names: Sequence[str]
 ) -> Participants:
     """The final models of one network per row of weights."""
-    count = next(len(weights) for weights in (updates, samples) if weights is not None)
-    many = network if count == 1 else fleet([network] * count)
+    many = network if len(names) == 1 else fleet([network] * len(names))
     if updates is not None:
         many = with_weights(many, updates.reshape(-1))
     if samples is not None:
@@ -253,12 +242,7 @@ def paired_advantage(
 ) -> tuple[float, float]:  # fmt: skip
     """The 95 % bootstrap interval of the difference between two predictions' rank correlations with actual values.
 
-    Both use the same resamples, so points that are hard to predict for both do not widen the interval. NaN if one of
-    them is constant.
-
-    Example:
-        >>> low, high = paired_advantage(subsets @ scores, subsets @ others, retrained)
-        >>> low > 0  # clearly better
+    Both use the same resamples, so points that are hard to predict for both do not widen the interval.
     """
     one, other = _resampled(actual, [better, worse], resamples)
     return _middle_95(one - other)
@@ -275,10 +259,7 @@ def _resampled(actual: Tensor, predictions: Sequence[Tensor], resamples: int) ->
 
 def _middle_95(each: Tensor) -> tuple[float, float]:
     """The central interval that holds 95 % of these numbers, ignoring NaN."""
-    each = each[each.isfinite()]
-    if not len(each):
-        return float("nan"), float("nan")
-    low, high = each.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    low, high = each.nanquantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return low, high
 
 
@@ -306,7 +287,6 @@ def leave_one_out(
     Example:
         >>> leave_one_out(network, 100, evaluate_on(network))
     """
-    everyone = torch.ones(1, network.nodes, dtype=torch.float64)
-    rows = torch.cat([everyone, without_each(network.nodes)])
+    rows = torch.cat([torch.ones(1, network.nodes, dtype=torch.float64), without_each(network.nodes)])
     values = retrain(network, rounds, evaluation, updates=rows, on=on, trained=trained)
     return values[0] - values[1:]

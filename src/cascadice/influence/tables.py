@@ -109,7 +109,7 @@ def _table(kind: str, **numbers: Any) -> Table:
     """A table from columns or single numbers; raise ValueError if a number does not fit its column's type."""
     rows = np.size(numbers["value"])
     columns: dict[str, NDArray[Any]] = {"kind": np.empty(rows, dtype=np.object_)}
-    columns["kind"].fill(kind)
+    columns["kind"].fill(kind)  # not np.full, which gives each row a string of its own
     for name, given in numbers.items():
         column = np.broadcast_to(np.asarray(given), rows)
         columns[name] = column.astype(TYPES[name])
@@ -195,19 +195,15 @@ def table_of_samples(kind: str, round: Round, scores: Float[Tensor, "n samples"]
 
 def table_of_drawn(kind: str, t: int, drawn: Int[Tensor, "n samples"], scores: Float[Tensor, "n samples"]) -> Table:
     """`table_of_samples`, given the indices of the samples drawn in round t; -1 is padding."""
-    value, numbers = scores.detach().cpu().double().numpy(), drawn.cpu().numpy()
-    source, position = (~np.isnan(value) & (numbers >= 0)).nonzero()
-    sample, value = numbers[source, position], value[source, position]
-    return _table(kind, round=t, source=source, sample=sample, hop=ALL, receiver=ALL, value=value)
+    value, sample = scores.detach().cpu().double().numpy(), drawn.cpu().numpy()
+    rows = ~np.isnan(value) & (sample >= 0)
+    columns = {"source": rows.nonzero()[0], "sample": sample[rows], "value": value[rows]}
+    return _table(kind, round=t, hop=ALL, receiver=ALL, **columns)
 
 
 def renumbered(table: Table, members: Sequence[int]) -> Table:
-    """The table of one process's `members`, with the participants' numbers in the whole network."""
-    if not members:
-        return table
-    if not (table.receiver == ALL).all():
-        raise ValueError("no single process knows what an update did to each receiver.")
-    return replace(table, source=np.array(members, dtype=TYPES["source"])[table.source])
+    """The table of one process's `members`, if there are any, with their numbers in the whole network."""
+    return replace(table, source=np.array(members, dtype=TYPES["source"])[table.source]) if members else table
 
 
 def concatenate(tables: Iterable[Table]) -> Table:

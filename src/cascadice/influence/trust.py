@@ -26,13 +26,9 @@ SAMPLES = 64  # default number of own samples to evaluate on, if a participant h
 
 
 def proximal_trust(
-    network: Network,
-    *,
-    samples: int | None = None,
-    memory: float = EVIDENCE,
-    degree: int | None = None,
+    network: Network, *, samples: int | None = None, memory: float = EVIDENCE, degree: int | None = None,
     explore: bool = True,
-) -> TrustRule:
+) -> TrustRule:  # fmt: skip
     """A mixing rule by which participants drop neighbours whose updates do not lower the loss on their own data.
 
     k scores j's update by its inner product with the gradient of k's own loss (Definition 4), divided by two lengths

@@ -6,6 +6,7 @@ Definitions 1 and 2 of Zhu et al. 2025. Only the source's light cone changes, so
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from cascadice.data.batches import PADDING
 from cascadice.engine import Evaluation, Operator, Participants
 from cascadice.engine.networks import Network, Weights
 from cascadice.engine.rounds import Perturbation, Round, difference, rows_of
-from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_values, scaled_updates
+from cascadice.influence.cascade import Cascade, Entries, at_pairs, cascade_of, scaled_updates
 from cascadice.influence.checks import Sources, check_samples_are_separate, check_sources
 
 
@@ -43,12 +44,9 @@ def truth(
     Example:
         >>> truth(network, rounds[10:13], evaluate_on(network), sources=[3]).total
     """
-    chosen, op = check_sources(network, rounds, sources), operator or Operator(network)
-
-    def entries(group: list[int]) -> Entries:
-        return _replayed(op, rounds, evaluation, scaled_updates(rounds[0], group, -1.0))
-
-    return Cascade("truth", rounds[0].t, tuple(chosen), cascade_values(network, rounds, chosen, entries))
+    chosen = check_sources(network, rounds, sources)
+    replayed = partial(_replayed, operator or Operator(network), rounds, evaluation)
+    return cascade_of("truth", network, rounds, chosen, lambda group: replayed(scaled_updates(rounds[0], group, -1.0)))
 
 
 def truth_of_samples(
@@ -87,18 +85,14 @@ def truth_of_samples(
     drawn, op = rounds[0].draw.batch[source].flatten().cpu(), operator or Operator(network)
     used = (drawn != PADDING).nonzero().flatten().tolist()
     positions = used if samples is None else list(samples)
-    for position in positions:
-        if position not in used:
-            last = max(used, default=0)
-            raise ValueError(
-                f"samples must be positions in a batch of {len(used)}, from 0 to {last}; found {position}."
-            )
+    if unknown := [position for position in positions if position not in used]:
+        where = f"from 0 to {max(used, default=0)}; found {unknown[0]}."
+        raise ValueError(f"samples must be positions in a batch of {len(used)}, {where}")
 
     def entries(group: list[int]) -> Entries:
         return _replayed(op, rounds, evaluation, _without_samples(op, rounds[0], source, group))
 
-    value = cascade_values(network, rounds, positions, entries)
-    return Cascade("truth", rounds[0].t, (source,) * len(positions), value, tuple(positions))
+    return cascade_of("truth", network, rounds, [source] * len(positions), entries, positions)
 
 
 def _without_samples(operator: Operator, first: Round, source: int, positions: list[int]) -> Perturbation:

@@ -70,8 +70,8 @@ def bounds_of_totals(updates: Float[Array, "rounds n"]) -> Bounds:
         >>> bounds_of_totals(np.array([[-1.0, 0.5], [-1.2, -0.5], [-1.1, 0.2]])).high.round(1)
         array([-2.6,  4. ])
     """
-    total, scale = updates.sum(0), half_width(len(updates))
-    half = updates.std(0, ddof=1) * scale if len(updates) > 1 else np.full(updates.shape[1], np.nan)
+    total = updates.sum(0)
+    half = half_width(len(updates)) * (updates.std(0, ddof=1) if len(updates) > 1 else np.ones_like(total))
     return Bounds(total - half, total + half)
 
 
@@ -97,19 +97,13 @@ def bounds_of_sums(
     total, half, row_owner = np.bincount(group, values), np.full(len(owner), np.nan), owner[group]
     for one in np.unique(row_owner):
         rows = np.flatnonzero(row_owner == one)
-        own, index = np.unique(group[rows], return_inverse=True)
-        half[own] = _half_widths(values[rows], index, np.unique(rounds[rows], return_inverse=True)[1])
+        own, index, count = np.unique(group[rows], return_inverse=True, return_counts=True)
+        when = np.unique(rounds[rows], return_inverse=True)[1]
+        fitted = noise(values[rows], index, when)
+        quantile = np.array([half_width(n) / max(n, 1) ** 0.5 for n in range(count.max() + 1)])[count]
+        drawn, uses = np.bincount(index, fitted.by_round[when]), count.var(ddof=1) if len(count) > 1 else 0.0
+        half[own] = np.sqrt(quantile**2 * drawn * fitted.spread**2 + NORMAL**2 * uses * fitted.mean**2)
     return Bounds(total - half, total + half)
-
-
-def _half_widths(
-    values: Float[Array, " rows"], group: Int[Array, " rows"], rounds: Int[Array, " rows"]
-) -> Float[Array, " groups"]:
-    """Half the widths of the intervals of one owner's sums."""
-    count, fitted = np.bincount(group), noise(values, group, rounds)
-    quantile = np.array([half_width(n) / max(n, 1) ** 0.5 for n in range(count.max() + 1)])[count]
-    drawn, counts = np.bincount(group, fitted.by_round[rounds]), count.var(ddof=1) if len(count) > 1 else 0.0
-    return np.asarray(np.sqrt(quantile**2 * drawn * fitted.spread**2 + NORMAL**2 * counts * fitted.mean**2))
 
 
 def overlapping(bounds: Bounds, place: int) -> int:
@@ -161,15 +155,9 @@ def decimals(*values: Any) -> int:
 
 
 def plus_minus(value: float, half: float | None, digits: int | None = None) -> str:
-    """A number ± half of its 95 % interval in words, without ± if there is no interval.
+    """A number ± half of its 95 % interval, if it has one, with at least `digits` decimals.
 
-    Args:
-        value: The number.
-        half: Half of the interval; None or NaN if there is none.
-        digits: How many decimals to print at least; by default as many as show two digits of `half`.
-
-    Returns:
-        The text. Where the interval excludes 0, both have enough decimals to show it.
+    By default `half` has two digits. Where the interval excludes 0, both have enough decimals to show it.
 
     Example:
         >>> plus_minus(-0.1686, 0.0038), plus_minus(0.00214, 0.00206), plus_minus(0.5, None)

@@ -1,6 +1,6 @@
 """A run at α, in which everyone's updates are weighted by α, and what is measured on its final models: f(α)."""
 
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,10 +11,9 @@ from torch.utils._pytree import tree_map
 from cascadice.engine import DivergedError, Evaluation, Network, Participants, draw, mix, simulate
 from cascadice.engine.backwards import backwards
 from cascadice.engine.operator import Exchange, Operator
-from cascadice.engine.rounds import Adjoint, Round
+from cascadice.engine.rounds import Round
 from cascadice.engine.weighting import as_recorded, with_weights
 from cascadice.influence.checks import check_recording, check_rounds
-from cascadice.influence.full_horizon import final_adjoint
 
 Rounds = int | Sequence[Round]
 """A number of rounds to train, or recorded rounds."""
@@ -38,9 +37,24 @@ class WeightedRun:
     exchange: Exchange | None = None
 
     @property
+    def span(self) -> range:
+        """The numbers of the rounds."""
+        rounds = self.rounds
+        if isinstance(rounds, Round) or not isinstance(rounds, int | Sequence):
+            raise TypeError(
+                "rounds must be a number of rounds to train, or a list of recorded rounds; found "
+                f"{type(rounds).__name__}. Use list(rounds)."
+            )
+        count = rounds if isinstance(rounds, int) else len(rounds)
+        if count < 1:
+            raise ValueError(f"at least one round is needed; found {count}.")
+        start = 0 if isinstance(rounds, int) else rounds[0].t
+        return range(start, start + count)
+
+    @property
     def recorded(self) -> Sequence[Round] | None:
         """The recorded rounds if they are those of the run at α, so that nothing has to be trained again."""
-        return None if isinstance(self.rounds, int) or not _is_one(self.at) else self.rounds
+        return None if isinstance(self.rounds, int) or not _is(1, self.at) else self.rounds
 
     @property
     def alpha(self) -> Float[Tensor, " n"]:
@@ -50,7 +64,21 @@ class WeightedRun:
 
     def operator(self) -> tuple[Operator, str]:
         """The operator of the network that trains at α, and what to measure: "all" models or their "average"."""
-        network, on = focus(_network_at(self.network, self.rounds, self.at, self.during), self.on)
+        network, span, during = self.network, self.span, self.during
+        if during is not None and not isinstance(during, range):
+            raise ValueError(f"during must be a range of rounds, e.g. range(0, 100); found {during!r}.")
+        if during is not None and not (during and min(during) in span and max(during) in span):
+            raise ValueError(f"during must be rounds of the run, from {span[0]} to {span[-1]}; found {during}.")
+        if not isinstance(self.rounds, int) and self.recorded is None:
+            check_rounds(self.rounds)
+            if any(round_.rule is not None for round_ in self.rounds):
+                raise ValueError(
+                    "rounds that were mixed by a rule that does not average cannot be trained again at another α. "
+                    "Use at=1.0, which follows them as recorded."
+                )
+            check_recording(network, [self.rounds[0]], many=1)
+            network = as_recorded(network, self.rounds)
+        network, on = focus(with_weights(network, self.at, during=during), self.on)
         return Operator(network, self.exchange), on
 
     def diverged(self, error: DivergedError) -> DivergedError:
@@ -60,19 +88,20 @@ class WeightedRun:
         return error.within(f"in the run at α = {weights}, ", members[error.node] if members else None)
 
 
+def _is(value: float, at: Alpha) -> bool:
+    return not isinstance(at, Tensor) and at == value
+
+
 def rounds_backwards(
-    run: WeightedRun,
-    operator: Operator,
-    stop: int | None = None,
+    run: WeightedRun, operator: Operator, stop: int | None = None,
     saved: MutableMapping[int, Participants] | None = None,
-) -> Iterable[Round]:
+) -> Iterator[Round]:  # fmt: skip
     """The rounds of the run at α before round `stop`, the last one first: as recorded, or trained again."""
-    start, end = _span(run.rounds)
-    stop = end if stop is None else stop
+    start, stop = run.span.start, run.span.stop if stop is None else stop
     if run.recorded is not None:
-        recorded: Iterable[Round] = reversed(run.recorded[: stop - start])
-        return recorded
-    return backwards(
+        yield from reversed(run.recorded[: stop - start])
+        return
+    yield from backwards(
         operator.network, stop, start=start, length=run.length, saved=saved, played=run.played, operator=operator
     )
 
@@ -80,40 +109,27 @@ def rounds_backwards(
 def final_value(run: WeightedRun) -> float:
     """f(α). Cost: a run; at α = 0 only its gossip; nothing for recorded rounds at α = 1."""
     operator, on = run.operator()
-    return final_adjoint_and_value(operator, run.evaluation, _last_round(run, operator), on)[1]
+    models = models_to_measure(operator, _last_round(run, operator).after, on)
+    return float(weighted_losses(operator, run.evaluation, models).sum())
 
 
 def _last_round(run: WeightedRun, operator: Operator) -> Round:
-    start, stop = _span(run.rounds)
+    network, span = operator.network, run.span
     if run.recorded is not None:
         return run.recorded[-1]
-    if not isinstance(run.at, Tensor) and run.at == 0 and run.during is None and run.exchange is None:
-        return _only_gossip(operator.network, start, stop)
+    if _is(0, run.at) and run.during is None and run.exchange is None:  # nobody trains
+        here = network.initial
+        for t in span:
+            here = mix(network.mixing(t), here)
+        return Round(draw(network, span[-1]), here, here, here, here.theta[:, 0])
     try:
-        for round_ in simulate(operator.network, stop, start=start, window=0, operator=operator):
+        for round_ in simulate(network, span.stop, start=span.start, window=0, operator=operator):
             last = round_
             if run.played is not None:
                 run.played()
     except DivergedError as error:
         raise run.diverged(error) from None
     return last
-
-
-def _only_gossip(network: Network, start: int, stop: int) -> Round:
-    """The last round of a run in which nobody trains."""
-    here = network.initial
-    for t in range(start, stop):
-        here = mix(network.mixing(t), here)
-    return Round(draw(network, stop - 1), here, here, here, here.theta[:, 0])
-
-
-def final_adjoint_and_value(operator: Operator, evaluation: Evaluation, last: Round, on: str) -> tuple[Adjoint, float]:
-    """λ^T and f, measured on "all" final models or on their "average"."""
-    weights, models = operator.network.weights, models_to_measure(operator, last.after, on)
-    adjoint = final_adjoint(operator, evaluation, last._replace(after=models))
-    if on == "average":
-        adjoint = adjoint._replace(theta=weights[:, None] * adjoint.theta.sum(0))
-    return adjoint, float(weighted_loss(operator, evaluation, models))
 
 
 def models_to_measure(operator: Operator, models: Participants, on: str) -> Participants:
@@ -128,10 +144,9 @@ def models_to_measure(operator: Operator, models: Participants, on: str) -> Part
     return tree_map(average, models) if on == "average" else models
 
 
-def weighted_loss(operator: Operator, evaluation: Evaluation, models: Participants) -> Tensor:
-    """f of these models: Σ_k q_k L(θ_k)."""
-    losses = operator.losses(evaluation, models, range(operator.network.nodes))
-    return (operator.network.weights * losses).sum()
+def weighted_losses(operator: Operator, evaluation: Evaluation, models: Participants) -> Float[Tensor, " n"]:
+    """q_k L(θ_k) of these models; their sum is f."""
+    return operator.network.weights * operator.losses(evaluation, models, range(operator.network.nodes))
 
 
 def focus(network: Network, on: str | int) -> tuple[Network, str]:
@@ -146,39 +161,3 @@ def focus(network: Network, on: str | int) -> tuple[Network, str]:
     if on not in ("all", "average"):
         raise ValueError(f'on must be "all", "average" or a participant below {network.whole}; found {on!r}.')
     return network, str(on)
-
-
-def _network_at(network: Network, rounds: Rounds, at: Alpha, during: range | None) -> Network:
-    """The network whose run is the one at α."""
-    span = range(*_span(rounds))
-    if during is not None and not isinstance(during, range):
-        raise ValueError(f"during must be a range of rounds, e.g. range(0, 100); found {during!r}.")
-    if during is not None and not (during and min(during) in span and max(during) in span):
-        raise ValueError(f"during must be rounds of the run, from {span[0]} to {span[-1]}; found {during}.")
-    if not isinstance(rounds, int) and not _is_one(at):
-        check_rounds(rounds)
-        if any(round_.rule is not None for round_ in rounds):
-            raise ValueError(
-                "rounds that were mixed by a rule that does not average cannot be trained again at another α. "
-                "Use at=1.0, which follows them as recorded."
-            )
-        check_recording(network, [rounds[0]], many=1)
-        network = as_recorded(network, rounds)
-    return with_weights(network, at, during=during)
-
-
-def _is_one(at: Alpha) -> bool:
-    return not isinstance(at, Tensor) and at == 1
-
-
-def _span(rounds: Rounds) -> tuple[int, int]:
-    """The first round, and the one after the last."""
-    if isinstance(rounds, Round) or not isinstance(rounds, int | Sequence):
-        raise TypeError(
-            f"rounds must be a number of rounds to train, or a list of recorded rounds; found {type(rounds).__name__}. "
-            "Use list(rounds)."
-        )
-    count = rounds if isinstance(rounds, int) else len(rounds)
-    if count < 1:
-        raise ValueError(f"at least one round is needed; found {count}.")
-    return (0, count) if isinstance(rounds, int) else (rounds[0].t, rounds[0].t + count)

@@ -19,8 +19,15 @@ from cascadice.data.batches import PADDING
 from cascadice.engine import DivergedError, Evaluation, Network, Participants
 from cascadice.engine.operator import Exchange
 from cascadice.engine.rounds import Adjoint, Round
-from cascadice.influence.full_horizon import pull_back
-from cascadice.influence.weighted_run import Alpha, Rounds, WeightedRun, final_adjoint_and_value, rounds_backwards
+from cascadice.influence.full_horizon import final_adjoint, pull_back
+from cascadice.influence.weighted_run import (
+    Alpha,
+    Rounds,
+    WeightedRun,
+    models_to_measure,
+    rounds_backwards,
+    weighted_losses,
+)  # fmt: skip
 
 KeptScores = tuple[Float[Tensor, " n"], Float[Tensor, "n _"], Int[Tensor, "n _"]]
 """Scores of a round: of participants, of the samples they drew, and the indices of these samples."""
@@ -92,18 +99,10 @@ class RoundScores(NamedTuple):
 
 
 def whole_run(
-    network: Network,
-    rounds: Rounds,
-    evaluation: Evaluation,
-    *,
-    at: Alpha = 1.0,
-    during: range | None = None,
-    on: str | int = "all",
-    samples: bool = True,
-    length: int | None = None,
-    played: Callable[[], None] | None = None,
+    network: Network, rounds: Rounds, evaluation: Evaluation, *, at: Alpha = 1.0, during: range | None = None,
+    on: str | int = "all", samples: bool = True, length: int | None = None, played: Callable[[], None] | None = None,
     exchange: Exchange | None = None,
-) -> WholeRun:
+) -> WholeRun:  # fmt: skip
     """∂f/∂α of every participant and sample, in the run in which all updates are weighted by α.
 
     This is a derivative: how f changes if data counts slightly more than α, not how f changes if the data is left out.
@@ -135,9 +134,8 @@ def whole_run(
     Example:
         >>> whole_run(network, 100, evaluate_on(network), at=0.5).participants
     """
-    return combine_rounds(
-        sweep(WeightedRun(network, rounds, evaluation, at, during, on, samples, length, played, exchange))
-    )
+    run = WeightedRun(network, rounds, evaluation, at, during, on, samples, length, played, exchange)
+    return combine_rounds(sweep(run))
 
 
 def combine_rounds(scored: Iterable[RoundScores]) -> WholeRun:
@@ -168,13 +166,7 @@ def stack_rounds(kept: Sequence[KeptScores]) -> tuple[Tensor, Tensor, Tensor]:
 def sweep(
     run: WeightedRun, resume: Sweep | None = None, saved: MutableMapping[int, Participants] | None = None
 ) -> Iterator[RoundScores]:
-    """`whole_run` round by round, the last one first, so that results can be saved as they come.
-
-    Args:
-        run: The run at α to sweep.
-        resume: The sweep after the last scored round, to continue an interrupted sweep of the same run.
-        saved: Where to keep checkpoints; see `engine.backwards`.
-    """
+    """`whole_run` round by round, the last one first; `resume` continues an interrupted sweep of the same run."""
     operator, on = run.operator()
     source = rounds_backwards(run, operator, None if resume is None else resume.t, saved)
     pulling = operator.fresh()  # the other one trains the rounds
@@ -183,7 +175,11 @@ def sweep(
 
     def start(last: Round) -> Adjoint:
         nonlocal value
-        final, value = final_adjoint_and_value(pulling, run.evaluation, last, on)
+        models = models_to_measure(pulling, last.after, on)
+        value = float(weighted_losses(pulling, run.evaluation, models).sum())
+        final = final_adjoint(pulling, run.evaluation, last._replace(after=models))
+        if on == "average":
+            final = final._replace(theta=pulling.network.weights[:, None] * final.theta.sum(0))
         return final
 
     try:

@@ -21,18 +21,10 @@ POINTS = 3
 
 
 def whole_run_shares(
-    network: Network,
-    rounds: Rounds,
-    evaluation: Evaluation,
-    *,
-    points: int = POINTS,
-    during: range | None = None,
-    on: str | int = "all",
-    samples: bool = True,
-    length: int | None = None,
-    played: Callable[[], None] | None = None,
+    network: Network, rounds: Rounds, evaluation: Evaluation, *, points: int = POINTS, during: range | None = None,
+    on: str | int = "all", samples: bool = True, length: int | None = None, played: Callable[[], None] | None = None,
     exchange: Exchange | None = None,
-) -> WholeRun:
+) -> WholeRun:  # fmt: skip
     """Each participant's Aumann–Shapley share of what training did to the final models.
 
     Shares add up over rounds and participants and, for optimizers linear in the gradient (SGD, momentum; without weight

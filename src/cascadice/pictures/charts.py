@@ -36,7 +36,7 @@ def plot(charts: Sequence[Chart], path: Folder, title: str = "") -> None:
     columns = -(-count // rows)
     height = min(max([HEIGHT, *(chart["layout"].get("height", 0) / ROW for chart in charts)]), HIGHEST)
     figure, axes = panels(rows * columns, (WIDTH * columns, height if rows == 1 else 2 * LOW), rows)
-    for panel, chart in zip_longest(np.atleast_1d(axes), charts):
+    for panel, chart in zip_longest(axes, charts):
         if chart is None:
             panel.set_axis_off()
         else:
@@ -51,8 +51,9 @@ def draw(axes: Any, chart: Chart) -> None:
     layout, note = chart["layout"], wrap(chart["note"], 76)
     for trace in chart["traces"]:
         _TRACES[trace.get("type", "scatter")](axes, trace)
-    for shape in layout.get("shapes", ()):
-        _draw_line_across(axes, shape)
+    for shape in layout.get("shapes", ()):  # lines over the whole width or height of the panel
+        across, at = (axes.axhline, shape["y0"]) if shape.get("xref") == "paper" else (axes.axvline, shape["x0"])
+        across(at, **_line(shape["line"]), zorder=1.5)
     for name in ("x", "y"):
         _set_axis(axes, name, layout.get(f"{name}axis", {}))
     axes.set_title(chart["title"], loc="left", pad=8 + 11 * len(note))
@@ -78,9 +79,8 @@ def _draw_points(axes: Any, trace: Chart) -> None:
     label = trace.get("name") if trace.get("showlegend", True) else None
     axes.locator_params(axis="x", nbins=MOST_TICKS)
     if trace["mode"] == "lines":
-        line, alpha = trace["line"], trace.get("opacity", 1)
-        style = {"color": _colour(line["color"]), "linewidth": line["width"], "linestyle": _dash(line)}
-        axes.plot(x, y, label=label, alpha=alpha, zorder=2 + alpha, **style)
+        alpha = trace.get("opacity", 1)
+        axes.plot(x, y, label=label, alpha=alpha, zorder=2 + alpha, **_line(trace["line"]))
         return
     marker, errors = trace["marker"], {f"{name}err": _ends(trace.get(f"error_{name}")) for name in "xy"}
     if any(error is not None for error in errors.values()):
@@ -113,13 +113,6 @@ _TRACES: Mapping[str, Callable[[Any, Chart], None]] = {
 }  # fmt: skip
 
 
-def _draw_line_across(axes: Any, shape: Chart) -> None:
-    """Draw a line over the whole width or height of the panel."""
-    across, at = (axes.axhline, shape["y0"]) if shape.get("xref") == "paper" else (axes.axvline, shape["x0"])
-    line = shape["line"]
-    across(at, color=_colour(line["color"]), linewidth=line["width"], linestyle=_dash(line), zorder=1.5)
-
-
 def _set_axis(axes: Any, name: str, axis: Chart) -> None:
     axes.set(**{f"{name}label": axis.get("title", {}).get("text", "")})
     if "tickvals" in axis and len(axis["tickvals"]) <= NAMED_UP_TO:
@@ -146,5 +139,6 @@ def _colour(name: Any) -> Any:
     return THEME[name] if isinstance(name, str) else [THEME[one] for one in name]
 
 
-def _dash(line: Chart) -> str:
-    return ":" if line.get("dash") == "dot" else "-"
+def _line(line: Chart) -> dict[str, Any]:
+    dash = ":" if line.get("dash") == "dot" else "-"
+    return {"color": _colour(line["color"]), "linewidth": line["width"], "linestyle": dash}

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from cascadice.influence.agreement import Agreement
 from cascadice.influence.agreement import agreement as agreement_of
 from cascadice.influence.cascade import Cascade
-from cascadice.influence.uncertainty import Bounds, bounds_of_totals, decimals, plus_minus, signs
-from cascadice.pictures.panels import NAMED_UP_TO, plot_matrix
+from cascadice.influence.uncertainty import bounds_of_totals, decimals, plus_minus, signs
+from cascadice.pictures.panels import NAMED_UP_TO
 from cascadice.pictures.topology import plot_network
 from cascadice.topology import links
 
@@ -98,8 +98,14 @@ def matrix(influence: Any, *, title: str = "who influenced whom, from the first 
     """
     values, axes = _numbers(influence, 2, "influence"), axes_or_new(ax)
     limit = np.quantile(np.abs(values[values != 0]), 0.98) if values.any() else 1.0  # one outlier would pale the rest
-    plot_matrix(axes, np.ma.masked_equal(values, 0), (-limit, limit), range(len(values)), title, extend="both")
-    axes.set_facecolor("#f4f4f4")
+    shown = np.ma.masked_equal(values, 0).T
+    image = axes.imshow(shown, "RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    axes.figure.colorbar(image, ax=axes, shrink=0.8, extend="both")
+    axes.set(xlabel="source j", ylabel="receiver k", title=title, facecolor="#f4f4f4")
+    if (nodes := len(values)) <= NAMED_UP_TO:
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks(range(nodes), range(nodes))
+        axes.tick_params(labelsize=8 if nodes <= 16 else 6)
     return axes
 
 
@@ -158,18 +164,15 @@ def network(W: Any, influence: Any = None, *, ax: Any = None) -> Any:
     rounds = values if values.ndim == 2 else values[None]
     totals, bounds = rounds.sum(0), bounds_of_totals(rounds)
     fill = [SIGNED[int(sign)] for sign in signs(totals, bounds)]
-    notes = _intervals(totals, bounds) if len(rounds) > 1 and len(totals) <= INTERVALS_UP_TO else []
+    digits, intervals = decimals(totals), zip(totals, bounds.high - totals, strict=True)
+    room = len(rounds) > 1 and len(totals) <= INTERVALS_UP_TO
+    notes = [plus_minus(*interval, digits) for interval in intervals] if room else []
     plot_network(axes, len(W), entries, np.abs(totals), fill, notes)
     lacking = "one round has" if values.ndim == 2 else "totals have"
     sure = ", grey within noise" if len(rounds) > 1 else f"; {lacking} no intervals"
     below = "\ninfluence summed over rounds, with its 95 % interval" if notes else ""
     axes.set_title(f"who sends to whom (blue helped, orange harmed{sure}){below}", fontsize=11)
     return axes
-
-
-def _intervals(totals: Numbers, bounds: Bounds) -> list[str]:
-    digits = decimals(totals)
-    return [plus_minus(*pair, digits) for pair in zip(totals, bounds.high - totals, strict=True)]
 
 
 def decay(by_hop: Mapping[str, Any], *, colours: Mapping[str, str] | None = None, ax: Any = None) -> Any:
@@ -187,7 +190,7 @@ def decay(by_hop: Mapping[str, Any], *, colours: Mapping[str, str] | None = None
         >>> decay({"truth": [0.3, 0.2, 0.1], "first order": [0.3, 0.25, 0.2]}).get_title()
         'how far it reaches'
     """
-    axes, width, tones = axes_or_new(ax), 0.8 / max(len(by_hop), 1), colours or _colours(by_hop)
+    axes, width, tones = axes_or_new(ax), 0.8 / max(len(by_hop), 1), colours or colours_of(by_hop)
     for place, (kind, each) in enumerate(by_hop.items()):
         values, offset = _numbers(each, 1, kind), (place - (len(by_hop) - 1) / 2) * width
         axes.bar(np.arange(len(values)) + offset, values, width, color=tones[kind], label=kind)
@@ -218,7 +221,7 @@ def agreement(
         >>> ax.get_legend().get_texts()[0].get_text()
         'first order\\nPearson 0.982, relative RMSE 0.218'
     """
-    axes, tones = axes_or_new(ax), colours or _colours(estimates)
+    axes, tones = axes_or_new(ax), colours or colours_of(estimates)
     true = _numbers(truth, np.ndim(truth), "truth").ravel()
     for kind, each in estimates.items():
         values = _numbers(each, np.ndim(each), kind).ravel()
@@ -232,5 +235,5 @@ def agreement(
     return axes
 
 
-def _colours(kinds: Mapping[str, Any]) -> dict[str, str]:
+def colours_of(kinds: Mapping[str, Any]) -> dict[str, str]:
     return {kind: COLOURS[place % len(COLOURS)] for place, kind in enumerate(kinds)}

@@ -2,28 +2,19 @@
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from cascadice.files import Folder
 from cascadice.influence.agreement import Agreement
 from cascadice.pictures import figures
-from cascadice.pictures.figures import COLOURS, Numbers, agreement, contributions, decay
+from cascadice.pictures.figures import Numbers, agreement, colours_of, contributions, decay
 from cascadice.pictures.panels import panels, save
 
 ByKind = Mapping[str, Numbers]
 
 
 def plot(
-    path: Folder,
-    *,
-    updates: ByKind,
-    by_hop: ByKind,
-    matrix: ByKind,
-    agreements: Mapping[str, Agreement],
-    injected: Mapping[int, str],
-    test_results: str = "",
-    title: str = "",
-) -> None:
+    path: Folder, *, updates: ByKind, by_hop: ByKind, matrix: ByKind, agreements: Mapping[str, Agreement],
+    injected: Mapping[int, str], test_results: str = "", title: str = "",
+) -> None:  # fmt: skip
     """Plot a summary of influence as PNG or SVG, with a panel for each result that is given. Negative helped.
 
     Args:
@@ -33,13 +24,11 @@ def plot(
         agreements: estimator -> how close it is to `updates["truth"]`.
         injected: participant -> its faults, for the labels.
         test_results: The participants' test accuracy, as text.
-        title: The title.
     """
     count = 1 + 2 * bool(matrix) + bool(agreements)
     rows = 2 if count == 4 else 1
     figure, axes = panels(count, (5.4 * count / rows, 4.6 * rows), rows)
-    each = iter(np.atleast_1d(axes))
-    colours = {kind: COLOURS[place % len(COLOURS)] for place, kind in enumerate(updates)}
+    each, colours = iter(axes), colours_of(updates)
     kind, first = next(iter(updates.items()))
     contributions(first, kind=kind, injected=injected, ax=next(each))
     if matrix:

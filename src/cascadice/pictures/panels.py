@@ -10,12 +10,11 @@ SUFFIXES = (".png", ".svg")
 
 
 def panels(count: int, size: tuple[float, float], rows: int = 1) -> tuple[Any, Any]:
-    """A figure of this size in inches, and its `count` panels (a single one is not in a list)."""
+    """A figure of this size in inches, and its `count` panels."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(rows, count // rows)
-    return figure, axes if rows == 1 else axes.ravel()
+    return figure, figure.subplots(rows, count // rows, squeeze=False).ravel()
 
 
 def save(figure: Any, path: Folder, title: str = "") -> None:
@@ -35,18 +34,3 @@ def write(figure: Any, path: Folder) -> None:
         raise ValueError(f"a figure must end in {' or '.join(SUFFIXES)}; found {str(path)!r}.")
     with replacing(path) as draft:
         figure.savefig(draft, dpi=150, format=path.suffix.lower().removeprefix("."))
-
-
-def plot_matrix(
-    axes: Any, matrix: Any, limits: tuple[float, float], order: Any, title: str, colours: str = "RdBu_r",
-    **colour_bar: Any,
-) -> None:  # fmt: skip
-    """Show a matrix [source, receiver] like W: a row for each receiver and a column for each source."""
-    low, high = limits
-    image = axes.imshow(matrix.T, colours, vmin=low, vmax=high, interpolation="nearest")
-    axes.figure.colorbar(image, ax=axes, shrink=0.8, **colour_bar)
-    axes.set(xlabel="source j", ylabel="receiver k", title=title)
-    if len(order) <= NAMED_UP_TO:
-        axes.set_xticks(range(len(order)), order)
-        axes.set_yticks(range(len(order)), order)
-        axes.tick_params(labelsize=8 if len(order) <= 16 else 6)

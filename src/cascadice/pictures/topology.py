@@ -40,8 +40,7 @@ def plot(W: Float[Tensor, "n n"], path: Folder, *, title: str = "") -> None:
     if both:
         plot_network(axes[0], nodes, entries)
     _heat_map(axes[-1], nodes, entries)
-    note = "" if both else f"{nodes} participants: too many to draw as a graph"
-    figure.suptitle("\n".join(line for line in (title, note) if line))
+    figure.suptitle(title if both else f"{title}\n{nodes} participants: too many to draw as a graph".strip())
     write(figure, path)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.files import Folder
@@ -13,23 +14,14 @@ LINES_UP_TO = 64  # participants; more are shown as a band from minimum to maxim
 COLOURS = {"accuracy": "#0072B2", "evaluation": "#009E73", "training": "#D55E00", "consensus": "#4D4D4D"}  # Okabe–Ito
 
 
-def plot(
-    path: Folder,
-    *,
-    train_loss: Mapping[int, Tensor],
-    test_loss: Mapping[int, Tensor],
-    accuracy: Mapping[int, Tensor],
-    consensus: Mapping[int, float],
-    title: str = "",
-) -> None:
-    """Plot metrics over the rounds as PNG or SVG: thin lines are participants, thick lines their mean.
+ByRound = Mapping[int, Float[Tensor, " n"]]
 
-    Args:
-        train_loss: round -> [n], on the batches.
-        test_loss: round -> [n], of the rounds that were evaluated.
-        accuracy: round -> [n], of the rounds that were evaluated; NaN where there is none.
-        consensus: round -> root mean square distance from the mean model.
-    """
+
+def plot(
+    path: Folder, *, train_loss: ByRound, test_loss: ByRound, accuracy: ByRound, consensus: Mapping[int, float],
+    title: str = "",
+) -> None:  # fmt: skip
+    """Plot metrics by round as PNG or SVG: thin lines are participants, thick lines their mean; NaN is no accuracy."""
     if not train_loss:
         raise ValueError("there must be at least one round to plot; found none.")
     figure, (left, losses, distance) = panels(3, (13, 4.2))
@@ -38,18 +30,17 @@ def plot(
         left.text(0.5, 0.5, "not evaluated", ha="center", transform=left.transAxes)
     else:
         _lines(left, accuracy, COLOURS["accuracy"], "mean; thin: each participant")
-        left.set_ylim(0, 1)
+        left.set(ylim=(0, 1))
         left.legend(loc="lower right", frameon=False)
     _lines(losses, train_loss, COLOURS["training"], "on their batches")
     if test_loss:
         means = [float(values.mean()) for values in test_loss.values()]
         losses.plot(list(test_loss), means, "--", color=COLOURS["evaluation"], linewidth=2.2, label="on the test data")
-    losses.set_title("loss")
-    losses.set_ylim(bottom=0)
+    losses.set(title="loss", ylim=(0, None))
     losses.legend(loc="upper right", frameon=False)
     distance.plot(list(consensus), list(consensus.values()), color=COLOURS["consensus"], linewidth=1.6)
-    distance.set(title="consensus distance", ylabel=r"root mean square of $\|\theta_k - \bar\theta\|$")
-    distance.set_ylim(bottom=0)
+    label = r"root mean square of $\|\theta_k - \bar\theta\|$"
+    distance.set(title="consensus distance", ylabel=label, ylim=(0, None))
     for axes in (left, losses, distance):
         axes.set_xlabel("round")
         axes.grid(alpha=0.25)
@@ -58,7 +49,7 @@ def plot(
     write(figure, path)
 
 
-def _lines(axes: Any, curves: Mapping[int, Tensor], colour: str, name: str) -> None:
+def _lines(axes: Any, curves: ByRound, colour: str, name: str) -> None:
     """A line for each participant, or a band of all, and the mean of those that took part in the round."""
     rounds, known = list(curves), torch.stack(list(curves.values())).cpu()
     values = known.numpy()
