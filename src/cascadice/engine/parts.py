@@ -21,15 +21,7 @@ Attack = TypeVar("Attack", Corruption, Behaviour)
 
 
 def split(nodes: int, parts: int) -> list[tuple[int, ...]]:
-    """Split participants, in order, into parts whose sizes differ by at most one.
-
-    Raises:
-        ValueError: If there are more parts than participants.
-
-    Example:
-        >>> split(5, 2)
-        [(0, 1, 2), (3, 4)]
-    """
+    """Split participants, in order, into parts whose sizes differ by at most one."""
     if not 1 <= parts <= nodes:
         raise ValueError(
             f"every process must have a participant; found {parts} processes for {nodes}. Start at most {nodes}."
@@ -38,12 +30,7 @@ def split(nodes: int, parts: int) -> list[tuple[int, ...]]:
 
 
 def numbered(members: Sequence[int]) -> str:
-    """Name participants in words: "participant 3", "participants 4–7", "participants 1, 5".
-
-    Example:
-        >>> numbered((4, 5, 6, 7))
-        'participants 4–7'
-    """
+    """Name participants in words: "participant 3", "participants 4–7", "participants 1, 5"."""
     if len(members) == 1:
         return f"participant {members[0]}"
     first, last = members[0], members[-1]
@@ -52,24 +39,14 @@ def numbered(members: Sequence[int]) -> str:
 
 
 def part_of(network: Network, members: Sequence[int]) -> Network:
-    """The network with only these participants' rows, to train with an exchange of messages.
-
-    Raises:
-        ValueError: If members are not participants of the network, or the network is already a part or a fleet.
-
-    Example:
-        >>> mine = part_of(network, (2, 3))
-        >>> mine.nodes
-        2
-    """
+    """The network with only these participants' rows, to train with an exchange of messages."""
     if network.members or network.blocks > 1:
         raise ValueError("a part is taken of one whole network; this is a part already, or several side by side.")
     if not members:
         raise ValueError("a part must have members; found none.")
     chosen = check_members(members, network.nodes)
-    return restricted(
-        replace(network, initial=rows_of(network.initial, torch.tensor(chosen).to(network.device))), chosen
-    )
+    initial = rows_of(network.initial, torch.tensor(chosen).to(network.device))
+    return restricted(replace(network, initial=initial), chosen)
 
 
 def check_members(members: Sequence[int], nodes: int) -> tuple[int, ...]:

@@ -49,19 +49,12 @@ EXECUTION_OPTIONS = ("params", "lr", "foreach", "capturable", "differentiable", 
 
 
 class Settings(NamedTuple):
-    """What determines an optimizer's step. All but `lr` must stay the same while it is watched.
+    """What determines an optimizer's step. All but `lr` must stay the same while it is watched."""
 
-    Attributes:
-        kind: The class in torch.optim.
-        options: The options of each parameter group.
-        parts: The learning rate of each parameter group, divided by the highest.
-        lr: The highest learning rate.
-    """
-
-    kind: type
-    options: tuple[dict[str, Any], ...]
-    parts: tuple[float, ...]
-    lr: float
+    kind: type  # in torch.optim
+    options: tuple[dict[str, Any], ...]  # of each parameter group
+    parts: tuple[float, ...]  # the learning rate of each parameter group, divided by the highest
+    lr: float  # the highest learning rate
 
 
 def settings(optimizer: torch.optim.Optimizer) -> Settings:
@@ -120,8 +113,7 @@ def pure_version(settings: Settings, places: Sequence[Tensor]) -> Optimizer:
     if all(group == groups[0] for group in groups):
         step = made(settings.options[0])
     else:
-        parts = zip(groups, places, strict=True)
-        step = grouped([(made(options), place, part) for (options, part), place in parts])
+        step = grouped([(made(options), own, part) for (options, part), own in zip(groups, places, strict=True)])
     return step if step.settings else step._replace(settings=_as_text(settings, places))
 
 
@@ -137,11 +129,7 @@ def _as_text(settings: Settings, places: Sequence[Tensor]) -> tuple[tuple[str, A
 
 
 def rebuilt(saved: Mapping[str, Any]) -> Optimizer:
-    """Rebuild an optimizer from its saved settings: a name in `OPTIMIZERS` or of torch.optim, options, perhaps `clip`.
-
-    Example:
-        >>> step = rebuilt({"optimizer": "adam", "betas": [0.9, 0.99], "clip": 1.0})
-    """
+    """Rebuild an optimizer from its settings: a name in `OPTIMIZERS` or of torch.optim, options, perhaps `clip`."""
     options = dict(saved)
     name, clip, groups = options.pop("optimizer"), options.pop("clip", None), options.pop("groups", None)
     if groups is None:

@@ -21,10 +21,9 @@ from cascadice.engine.exchange.attendance import PATIENCE, Attendance, PeerError
 from cascadice.engine.exchange.frames import ADJOINT, MODEL, STILL_WAITING, Frame
 from cascadice.engine.exchange.post import MissingError, Post
 from cascadice.engine.exchange.routes import Routes, as_rows, from_rows, renormalised, rescaled, routes
-from cascadice.engine.exchange.stacked import Point
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Adjoint, Perturbation, Round, rows_of
+from cascadice.engine.rounds import Adjoint, Round, rows_of
 from cascadice.engine.simulation import DivergedError
 from cascadice.topology.mixing import full_precision
 
@@ -36,19 +35,12 @@ SETTLING = 0.3  # seconds between the first and the last of those whom a newcome
 
 
 class Joined(NamedTuple):
-    """What a process heard that came into a training.
+    """What a process heard that came into a training."""
 
-    Attributes:
-        t: The round that it heard.
-        start: The round to start with.
-        W: By which it mixed what it heard; nothing of its own.
-        participants: What its own participants have now.
-    """
-
-    t: int
-    start: int
-    W: Float[Tensor, "n n"]
-    participants: Participants
+    t: int  # the round that it heard
+    start: int  # the round to start with
+    W: Float[Tensor, "n n"]  # by which it mixed what it heard; nothing of its own
+    participants: Participants  # what its own participants have now
 
 
 class Messages:
@@ -100,7 +92,6 @@ class Messages:
         self.attendance = Attendance(self.post, usual if patience is None else patience, self._stops)
 
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
-        """What own participants have after this round if they send `half`."""
         rows, ways = as_rows(half), self._routes(round_.W)
         self._overtaken = self._overtaken + 1 if self._is_overtaken(ways) else 0
         earlier, self._sent = self._sent, []
@@ -154,7 +145,6 @@ class Messages:
         return self._mixed
 
     def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
-        """The adjoint of what own participants sent, plus `plus`; into `out` if given."""
         W, planned = round_.W.to_dense(), self._network.mixing(round_.t).to_dense()
         wide = adjoint.theta.new_zeros(len(self._own), self._columns)
         wide[:, : adjoint.theta.shape[1]] = adjoint.theta
@@ -173,16 +163,14 @@ class Messages:
         theta = theta if plus is None else theta.add_(plus)
         return adjoint._replace(theta=theta if out is None else out.copy_(theta))
 
-    def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> NoReturn:
+    def replay(self, *_: Any) -> NoReturn:
         """Changes of others' models are nobody's to replay."""
         raise ValueError(
             "the truth of one update needs everybody's models in one place. Between processes, use reverse gossip or "
             "whole-run influence, which pass adjoints from neighbour to neighbour."
         )
 
-    def push(self, round_: Round, at: Point, before: Perturbation | None, half: Perturbation) -> NoReturn:
-        """As `replay`."""
-        self.replay(round_, before, half)
+    push = replay
 
     def behind(self) -> int:
         """How many exchanges to leave out to be in step with the others; 0 if this process is.
@@ -210,13 +198,7 @@ class Messages:
         """Come into a training that is going on: hear one round of it, and start from the average of what was heard.
 
         The others must have begun with `begin`: messages are numbered as rounds, whatever round they say they are of.
-
-        Args:
-            here: What own participants have; what nobody sends stays as it is.
-            timeout: Seconds to wait for a message.
-
-        Returns:
-            What was heard, and the round to start with; None if nobody sends anything.
+        What nobody sends stays as it is `here`; None if nobody sends anything for `timeout` seconds.
         """
         end, first = monotonic() + timeout, float("inf")
         while (now := monotonic()) < min(end, first + SETTLING) and len(came := self._newest()) < len(self._peers):
@@ -282,9 +264,9 @@ class Messages:
         return self.post.receive(peer, kind, step, end, self.attendance.patience)
 
     def _check_finite(self, t: int, sent: Sequence[Tensor]) -> None:
-        wrong = (node for data in sent if (node := frames.not_finite(data)) is not None)
-        if (node := next(wrong, None)) is not None:
-            raise DivergedError(t, self._place[node], sent="sent parameters that") from None
+        for data in sent:
+            if (node := frames.not_finite(data)) is not None:
+                raise DivergedError(t, self._place[node], sent="sent parameters that") from None
 
 
 def _product(W: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:

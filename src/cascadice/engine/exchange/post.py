@@ -146,10 +146,7 @@ class Post:
         """Return the frame with this number, waited for until the clock `monotonic` says `end`.
 
         If the peer has said that it waits for another one, in the exchange before, it is waited for `longer`. The rows
-        of the frame are valid until the next message of the same peer is received.
-
-        Raises:
-            MissingError: If it is wrong, was lost or left out, does not come in time, or its sender is gone.
+        of the frame are valid until the next message of the same peer is received. A MissingError says why none is.
         """
         received = self._wait_for(peer, (kind, step), end, longer)
         self._peers[peer].use(received.buffer)
