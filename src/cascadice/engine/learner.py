@@ -134,17 +134,12 @@ def arguments(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (x, {}) if isinstance(x, tuple) else ((x,), {})
 
 
-def call(model: nn.Module, x: Inputs) -> Tensor:
-    """The model's logits with its own parameters."""
-    args, named = arguments(x)
-    return logits_of(model(*args, **named))
-
-
-def forward(model: nn.Module, tensors: dict[str, Tensor], x: Inputs, compute: torch.dtype | None) -> Tensor:
-    """The model's logits with these parameters and buffers; buffers are updated in place, as modules do."""
-    if compute is not None:
+def forward(model: nn.Module, tensors: dict[str, Tensor] | None, x: Inputs, compute: torch.dtype | None) -> Tensor:
+    """The model's logits with these parameters and buffers, which it updates in place; with its own if None."""
+    if compute is not None and tensors is not None:
         tensors, x = in_precision(tensors, compute), in_precision(x, compute)
-    return logits_of(functional_call(model, tensors, *arguments(x)))
+    args, named = arguments(x)
+    return logits_of(model(*args, **named) if tensors is None else functional_call(model, tensors, args, named))
 
 
 def outputs_of(parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Inputs) -> tuple[Tensor, Buffers]:

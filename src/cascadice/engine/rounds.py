@@ -92,6 +92,12 @@ class Perturbation(NamedTuple):
     theta: Float[Tensor, "p d"]
     state: State
 
+    def added_to(self, here: Participants) -> Participants:
+        """The participants with this change, a row for each pair."""
+        rows = rows_of(here, self.nodes)
+        state = {name: value + self.state[name] for name, value in rows.state.items()}
+        return Participants(rows.theta + self.theta, state, rows.buffers)
+
 
 class Adjoint(NamedTuple):
     """λ = ∂(what is measured)/∂(θ, state) of each row at one point of a round; pulled backwards."""
@@ -117,13 +123,6 @@ def rows_of(participants: Participants, nodes: Any) -> Participants:
     """The rows of these participants: an index, a slice or a tensor of indices."""
     rows: Participants = at(participants, nodes)
     return rows
-
-
-def perturbed(here: Participants, change: Perturbation) -> Participants:
-    """The participants with the change added, a row for each pair."""
-    rows = rows_of(here, change.nodes)
-    state = {name: value + change.state[name] for name, value in rows.state.items()}
-    return Participants(rows.theta + change.theta, state, rows.buffers)
 
 
 def difference(changed: Participants, original: Participants, pairs: Perturbation) -> Perturbation:
