@@ -4,7 +4,7 @@ A part is a `Network` whose rows are its own participants. They draw the same as
 matrix of everybody.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -75,15 +75,15 @@ def restricted(network: Network, members: tuple[int, ...]) -> Network:
         q=network.q[rows],
         partition=own,
         holdings=tuple(map(len, parts or ())),
-        corruptions=_of_rows(network.corruptions, row_of),
-        behaviours=_of_rows(network.behaviours, row_of),
+        corruptions=renumbered(network.corruptions, row_of),
+        behaviours=renumbered(network.behaviours, row_of),
         groups=tuple(group for group in groups if group.nodes),
         sample_weights=None if network.sample_weights is None else network.sample_weights[rows],
         members=members,
     )
 
 
-def _of_rows(attacks: Sequence[Attack], row_of: dict[int, int]) -> tuple[Attack, ...]:
-    """The attacks by members, which are numbered by row."""
-    own = ((attack, tuple(row_of[k] for k in attack.nodes if k in row_of)) for attack in attacks)
+def renumbered(attacks: Sequence[Attack], number: Mapping[int, int]) -> tuple[Attack, ...]:
+    """The attacks by participants who have a number, under that number."""
+    own = ((attack, tuple(number[k] for k in attack.nodes if k in number)) for attack in attacks)
     return tuple(replace(attack, nodes=nodes) for attack, nodes in own if nodes)

@@ -20,7 +20,7 @@ from cascadice.engine.exchange import frames
 from cascadice.engine.exchange.attendance import PATIENCE, Attendance, PeerError
 from cascadice.engine.exchange.frames import ADJOINT, MODEL, STILL_WAITING, Frame
 from cascadice.engine.exchange.post import MissingError, Post
-from cascadice.engine.exchange.routes import Routes, as_rows, from_rows, renormalised, rescaled, routes
+from cascadice.engine.exchange.routes import Routes, as_rows, from_rows, renormalised, routes
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
 from cascadice.engine.rounds import Adjoint, Round, rows_of
@@ -54,11 +54,6 @@ class Messages:
         policy: What to do without a message that should have come: "stop", or "carry-on" without it.
         patience: Seconds to wait for messages in a round; by default 60 before a stop, 2 where it goes on.
 
-    Attributes:
-        post: What was sent, received and refused.
-        attendance: Which messages were missing, and who is not waited for.
-        incomplete: Whether messages were missing in the round that was applied last.
-
     Example:
         >>> exchange = Messages(part_of(network, parts[rank]), parts, rank, dist.group.WORLD)
         >>> for round in simulate(mine, 100, operator=Operator(mine, exchange)):
@@ -79,7 +74,8 @@ class Messages:
         self._place = {k: place for place, k in enumerate(parts[rank])}
         self._known: tuple[Tensor, Routes] | None = None
         self._step, self._overtaken, self._waited = 0, 0, -1
-        self._mixed, self.incomplete, self._sent = torch.empty(0), False, list[Tensor]()
+        self._mixed, self._sent = torch.empty(0), list[Tensor]()
+        self.incomplete = False  # whether messages were missing in the round that was applied last
         # an adjoint goes to whoever was heard: its rows are of the receiver's participants
         allowed = {peer: {MODEL: frozenset(parts[peer]), ADJOINT: frozenset(parts[rank])} for peer in self._peers}
         largest = {peer: max(len(parts[peer]), len(self._own)) for peer in self._peers}
@@ -130,9 +126,11 @@ class Messages:
         return came
 
     def _averaged(self, W: Tensor, sums: Tensor, rows: Tensor, came: Tensor) -> tuple[Tensor, Tensor]:
-        """W with own rows over those who came, and the sums over these as averages."""
+        """W with own rows over those who came, and sums over these as averages; who has nobody left keeps its row."""
         mine = W[self._own]
-        return W.index_copy(0, self._own, renormalised(mine, came, self._own)), rescaled(sums, rows, mine, came)
+        full, left = mine.sum(1, keepdim=True), (mine * came).sum(1, keepdim=True)
+        averages = torch.where(left > 0, sums * (full / left).to(rows), rows)
+        return W.index_copy(0, self._own, renormalised(mine, came, self._own)), averages
 
     def _routes(self, W: Float[Tensor, "n n"]) -> Routes:
         """What W asks of this process; that of the last W is remembered, because W is often the same for long."""
@@ -141,8 +139,7 @@ class Messages:
         return self._known[1]
 
     def mixed(self, round_: Round) -> Float[Tensor, "n n"]:
-        """The W of the round that was applied last: own rows as they really were, those of others as planned."""
-        return self._mixed
+        return self._mixed  # of the round applied last: own rows as they really were, those of others as planned
 
     def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
         W, planned = round_.W.to_dense(), self._network.mixing(round_.t).to_dense()

@@ -38,12 +38,6 @@ def renormalised(mine: Float[Tensor, "m n"], came: Tensor, own: Tensor) -> Float
     return torch.where(left > 0, mine * came * (full / left), alone)
 
 
-def rescaled(mixed: Tensor, rows: Tensor, mine: Float[Tensor, "m n"], came: Tensor) -> Tensor:
-    """Sums over those who came, as averages; rows of who is left with nobody."""
-    full, left = mine.sum(1, keepdim=True), (mine * came).sum(1, keepdim=True)
-    return torch.where(left > 0, mixed * (full / left).to(rows), rows)
-
-
 def _real_buffers(participants: Participants) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in participants.buffers.items() if buffer.is_floating_point()}
 
