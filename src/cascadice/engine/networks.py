@@ -15,7 +15,7 @@ from cascadice import learning_rates, seeds, topology
 from cascadice.data import DataSet, corruption
 from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
-from cascadice.data.inputs import in_precision
+from cascadice.data.inputs import at, in_precision
 from cascadice.data.partition import Partition
 from cascadice.engine import behaviours
 from cascadice.engine.behaviours import Behaviour
@@ -183,10 +183,8 @@ def _drawn_rate(network: Network, t: int) -> float | Float[Tensor, "n *steps"]:
         raise ValueError(f"lr must be one number or {nodes}, one a participant; round {t} has {list(rates.shape)}.")
     # on CUDA only the first round's rates are checked, because reading them waits for the device
     if (t == 0 or not rates.is_cuda) and bool((rates < 0).any()):
-        k, rate = int(rates.reshape(nodes, -1).amin(1).argmin()), float(rates.min())
-        raise ValueError(
-            f"lr must be at least 0; participant {k} has {rate:g} in round {t}. To ascend, negate the loss."
-        )
+        found = f"participant {int(rates.reshape(nodes, -1).amin(1).argmin())} has {float(rates.min()):g} in round {t}"
+        raise ValueError(f"lr must be at least 0; {found}. To ascend, negate the loss.")
     return rates.clone()
 
 
@@ -220,7 +218,7 @@ def dropout_starts(network: Network, drawn: Draw, nodes: Nodes = None) -> tuple[
     """Where the dropout of each of these participants starts; () if the model draws nothing."""
     if not network.learner.stochastic:
         return ()
-    rows = list(range(network.nodes)) if nodes is None else list(nodes)
+    rows = range(network.nodes) if nodes is None else nodes
     if drawn.generators:
         return tuple(drawn.generators[k] for k in rows)
     origins = network.origins(rows)
@@ -274,7 +272,7 @@ def module_of(network: Network, participants: Participants, k: int) -> nn.Module
         >>> model = module_of(network, rounds[-1].after, 3)
     """
     module = deepcopy(network.learner.evaluating)
-    values = {**dict(unflatten(module, participants.theta[k])), **{b: v[k] for b, v in participants.buffers.items()}}
+    values = {**dict(unflatten(module, participants.theta[k])), **at(participants.buffers, k)}
     with torch.no_grad():  # not load_state_dict, which leaves out non-persistent buffers
         for name, own in (*trainable(module).items(), *module.named_buffers()):
             own.copy_(values[name])
