@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from cascadice.engine.fast.convolution import FastConvDoubleBackward, _Convolution
+from cascadice.engine.fast.double_backward import FastConvDoubleBackward, _Convolution
 
 FORMS = {
     "padded": {"padding": 1},

@@ -46,7 +46,7 @@ def test_derivatives_of_local_work_are_those_of_the_same_masks(options):
     torch.testing.assert_close(pushed.theta, (up.theta - down.theta) / (2 * step), rtol=1e-6, atol=1e-8)
 
     adjoint = Adjoint(torch.randn_like(pushed.theta), {n: torch.zeros_like(v) for n, v in pushed.state.items()})
-    pulled, _, _ = op.pull_work(round_, adjoint, scores=False)
+    pulled, _, _ = op.pull_rows(*round_[:3], adjoint, scores=False)
     forwards = (adjoint.theta * pushed.theta).sum(1)
     torch.testing.assert_close(forwards, (pulled.theta * change(network, 1.0).theta).sum(1), **CLOSE)
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from cascadice import influence, losses
 from cascadice.data import from_tensors
-from cascadice.engine.fast import pull
+from cascadice.engine.fast import pull, tape
 from cascadice.influence import checks
 
 IGNORED = 1
@@ -40,7 +40,7 @@ SEPARATE = {
 @pytest.mark.parametrize("loss", SEPARATE.values(), ids=SEPARATE)
 def test_samples_sum_to_their_participant(loss, strategy, by_layers, monkeypatch):
     if not by_layers:
-        monkeypatch.setattr(pull, "_directional", lambda strategy, layers: pull.generic_directional)
+        monkeypatch.setattr(pull, "_directional", lambda strategy, layers: tape.generic_directional)
     network = small(loss=loss, data=sorted_data(), strategy=strategy, batch_size=6)
     rounds, evaluation = window(network, 2), influence.evaluate_on(network, measure=losses.cross_entropy)
     adjoint = influence.reverse_gossip(network, rounds, evaluation)

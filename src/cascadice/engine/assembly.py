@@ -18,20 +18,11 @@ from cascadice.engine.behaviours import Behaviour, absent
 from cascadice.engine.compression import COMPRESSIONS, Compression
 from cascadice.engine.data_plan import plan_data
 from cascadice.engine.dropout import seeded, state_of
-from cascadice.engine.learner import (
-    Learner,
-    Participants,
-    check_same_frozen,
-    flatten,
-    learner,
-    outputs_of,
-    trainable,
-    unflatten,
-)
+from cascadice.engine.learner import Learner, Participants, check_same_frozen, flatten, learner, outputs_of, unflatten
 from cascadice.engine.networks import Group, LocalInputs, Network, draw, load
 from cascadice.engine.operator import STRATEGIES, choose
 from cascadice.engine.parts import check_members, restricted
-from cascadice.engine.rounds import Draw, rows_of
+from cascadice.engine.rounds import rows_of
 from cascadice.faults import check_participants
 from cascadice.losses import Loss, cross_entropy
 from cascadice.names import lookup
@@ -42,31 +33,17 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 
 def network(
-    model: Model,
-    data: Any,
-    *,
-    nodes: int | None = None,
-    mixing: Any = "exponential",
-    partition: Any = None,
-    per_node: int | None = None,
-    batch_size: int | Sequence[int] | None = None,
-    local_steps: int | Sequence[int] | None = None,
+    model: Model, data: Any, *, nodes: int | None = None, mixing: Any = "exponential",
+    partition: Any = None, per_node: int | None = None,
+    batch_size: int | Sequence[int] | None = None, local_steps: int | Sequence[int] | None = None,
     batches: Callable[[int], Any] | Tensor | None = None,
-    optimizer: Optimizer | str | Sequence[Optimizer | str] = "sgd",
-    lr: Any = 0.1,
-    loss: Loss = cross_entropy,
-    init: str | Tensor | Sequence[nn.Module] = "shared",
-    q: Tensor | Sequence[float] | None = None,
-    corruptions: Sequence[Corruption] = (),
-    behaviours: Sequence[Behaviour] = (),
-    compression: Compression | str | None = None,
-    seed: int = 0,
-    device: str | torch.device = "cpu",
-    dtype: str | torch.dtype = "float32",
-    strategy: str = "auto",
-    members: Sequence[int] = (),
-    **of_partition: Any,
-) -> Network:
+    optimizer: Optimizer | str | Sequence[Optimizer | str] = "sgd", lr: Any = 0.1, loss: Loss = cross_entropy,
+    init: str | Tensor | Sequence[nn.Module] = "shared", q: Tensor | Sequence[float] | None = None,
+    corruptions: Sequence[Corruption] = (), behaviours: Sequence[Behaviour] = (),
+    compression: Compression | str | None = None, seed: int = 0,
+    device: str | torch.device = "cpu", dtype: str | torch.dtype = "float32", strategy: str = "auto",
+    members: Sequence[int] = (), **of_partition: Any,
+) -> Network:  # fmt: skip
     """Build a network: participants that each hold part of the data, train copies of a model on it and gossip.
 
     Everything that is drawn by default can be given instead. Participants may differ: `optimizer`, `lr`, `batch_size`
@@ -123,7 +100,7 @@ def network(
     if away := absent(behaviours):
         schedule = topology.presence(schedule, topology.absences(away, nodes))
     of_data = (partition, per_node, batch_size, local_steps, batches, of_partition)
-    plan = plan_data(data.train.y, nodes, seed, *of_data)
+    holdings, drawn_batches, uneven = plan_data(data.train.y, nodes, seed, *of_data)
     made = model if isinstance(model, nn.Module) else _fresh_model(model, seed, 0)
     rows, every_optimizer = check_members(members, nodes) or range(nodes), groups.optimizers_of(optimizer, nodes)
     optimizers = [every_optimizer[k] for k in rows]
@@ -133,9 +110,9 @@ def network(
     elif compression is not None and not isinstance(compression, Compression):
         raise TypeError(f"compression must be a name in COMPRESSIONS or a Compression; found {compression!r}.")
     built = Network(
-        template, _initial(model, made, init, nodes, rows, seed, template, optimizers), data, plan.batches, schedule,
-        learning_rates.resolve(lr, nodes), weights(q, nodes), seed, strategy, plan.holdings, tuple(corruptions),
-        tuple(behaviours), compression, uneven=plan.uneven,
+        template, _initial(model, made, init, nodes, rows, seed, template, optimizers), data, drawn_batches, schedule,
+        learning_rates.resolve(lr, nodes), weights(q, nodes), seed, strategy, holdings, tuple(corruptions),
+        tuple(behaviours), compression, uneven=uneven,
     )  # fmt: skip
     built = restricted(built, tuple(members)) if members else built
     return completed(replace(built, data=built.data.to(device)), optimizers)
@@ -153,7 +130,7 @@ def completed(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network
         train = network.data.train
         kept = torch.arange(len(train)) if train.numbers is None else train.numbers
         drawn = drawn._replace(batch=kept[:2].cpu().expand(network.nodes, 1, -1))
-    phase = groups.phases_in(network, drawn)[0].draw
+    phase = groups.phases_in(network, drawn)[0]
     k, size = next(((k, size) for k, (steps, size) in enumerate(batch_plans.sizes(drawn.batch)) if steps), (0, 0))
     if not size:
         raise ValueError("someone must train in round 0, on which the model is checked; its batches are all empty.")
@@ -161,7 +138,10 @@ def completed(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network
     network = replace(network, learner=replace(network.learner, stochastic=stochastic))
     network = replace(network, groups=groups.groups_of(network, drawn.batch, optimizers))
     if network.strategy == "auto":
-        best = {_choice(network, *part) for part in groups.uniform_parts(network, drawn)}
+        best = set[str]()
+        for phase, group in groups.uniform_parts(network, drawn):
+            rows = groups.with_own_state(group, rows_of(network.initial, list(group.nodes)))
+            best.add(choose(group.learner, rows, load(network, phase, group.nodes, group=group)))
         return replace(network, strategy="loop" if "loop" in best else best.pop())
     lookup(STRATEGIES, network.strategy, "strategy")
     if stochastic and network.strategy != "loop":
@@ -170,12 +150,6 @@ def completed(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network
             f"found strategy {network.strategy!r}. Use 'loop' or 'auto'."
         )
     return network
-
-
-def _choice(network: Network, drawn: Draw, group: Group) -> str:
-    """The best strategy for a group, given its first batches."""
-    rows = groups.with_own_state(group, rows_of(network.initial, list(group.nodes)))
-    return choose(group.learner, rows, load(network, drawn, group.nodes, group=group))
 
 
 def _draws_at_random(network: Network, inputs: LocalInputs) -> bool:
@@ -240,23 +214,21 @@ def _initial(
         each = [flatten(made)] if shared else [flatten(_fresh_model(model, seed, k)) for k in rows]
         theta = torch.stack(each).expand(len(rows), -1)
     else:
-        theta = init if isinstance(init, Tensor) else _stacked(init)
+        theta = init if isinstance(init, Tensor) else torch.empty(0, 0)
+        if not isinstance(init, Tensor) and init:
+            check_same_frozen(init)
+            theta = torch.stack([flatten(module) for module in init])
         if theta.shape != (nodes, template.size):
             needed = f"[{nodes}, {template.size}], a row for each participant"
             raise ValueError(f"initial parameters must be {needed}; found {list(theta.shape)}.")
         theta = theta[list(rows)]
-    theta = theta.to(next(iter(trainable(template.training).values()))).clone(memory_format=torch.contiguous_format)
+    theta = theta.to(flatten(template.training)).clone(memory_format=torch.contiguous_format)
     holders = [template.training] * len(rows) if isinstance(init, (str, Tensor)) else [init[k] for k in rows]
     buffers = {
         name: torch.stack([holder.get_buffer(name).detach() for holder in holders]).to(b)
         for name, b in template.training.named_buffers()
     }
     return Participants(theta, groups.initial_state(theta, optimizers), buffers)
-
-
-def _stacked(modules: Sequence[nn.Module]) -> Tensor:
-    check_same_frozen(modules)
-    return torch.stack([flatten(module) for module in modules]) if modules else torch.empty(0, 0)
 
 
 def _fresh_model(model: Model, seed: int, node: int) -> nn.Module:

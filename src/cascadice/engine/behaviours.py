@@ -14,18 +14,11 @@ from cascadice.names import lookup
 
 
 class BehaviourEffect(NamedTuple):
-    """What a behaviour does to the update that is sent: θ + taken · factor · Δ + noise.
+    """What a behaviour does to the update that is sent: θ + taken · factor · Δ + noise."""
 
-    Attributes:
-        taken: The part of the local work that is done, 0 or 1.
-        factor: What the update is multiplied by; if negative, times the strength.
-        noise: 1 if Gaussian noise with the strength as variance is added.
-        description: One line for lists.
-    """
-
-    taken: float
-    factor: float
-    noise: float
+    taken: float  # the part of the local work that is done, 0 or 1
+    factor: float  # what the update is multiplied by; if negative, times the strength
+    noise: float  # 1 if Gaussian noise with the strength as variance is added
     description: str
 
 
@@ -82,10 +75,7 @@ def conduct(behaviours: Sequence[Behaviour], t: int, nodes: Sequence[int]) -> tu
 def noise(
     behaviours: Sequence[Behaviour], t: int, nodes: Sequence[int], like: Tensor, origins: Sequence[tuple[int, int]]
 ) -> dict[int, Tensor]:
-    """The noise that noise senders add in round t, by row of `like`; a function of `origins` and t alone.
-
-    `origins` has the (seed, participant) that each row draws with.
-    """
+    """The noise of noise senders in round t, by row; a function of t and its origin, the (seed, participant), alone."""
     added = {}
     for row, node in enumerate(nodes):
         variance = sum(b.strength * BEHAVIOURS[b.kind].noise for b in behaviours if b.applies(t, node))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -17,12 +17,8 @@ from cascadice.names import lookup
 BATCH_SIZE, LOCAL_STEPS = 32, 1  # defaults
 
 
-class Plan(NamedTuple):
-    """The partition (None if only batches are given), what each round draws, and whether batches vary in size."""
-
-    holdings: Partition | None
-    batches: Batches
-    uneven: bool = False
+Plan = tuple[Partition | None, Batches, bool]
+"""The partition (None if only batches are given), what each round draws, and whether batches vary in size."""
 
 
 def plan_data(
@@ -50,7 +46,7 @@ def plan_data(
     for name, value in (("batch_size", size), ("local_steps", steps)):
         if isinstance(value, Sequence) and len(value) != nodes:
             raise ValueError(f"{name} must be one number, or one for each of {nodes} participants; found {len(value)}.")
-    return Plan(holdings, batch_plans.epochs(holdings, size, steps=steps, seed=seed))
+    return holdings, batch_plans.epochs(holdings, size, steps=steps, seed=seed), False
 
 
 def _scheme(partition: Any, options: dict[str, Any], least: int) -> Any:
@@ -73,13 +69,16 @@ def _checked(given: Any, holdings: Partition | None, samples: int, nodes: int) -
     if not isinstance(given, Tensor) and not callable(given):
         kind = type(given).__name__
         raise TypeError(f"batches must be a tensor [rounds, n, steps, batch] or a function of the round; found {kind}.")
-    held = None if holdings is None else _pairs(holdings, samples)
+    held = None
+    if holdings is not None:  # each (participant, sample) as one number, sorted; the first, PADDING, stands for none
+        numbered = (k * samples + part.cpu() for k, part in enumerate(holdings))
+        held = torch.cat([torch.tensor([PADDING]), *numbered]).sort().values
     if not isinstance(given, Tensor):  # what it will return is not known before
-        return Plan(holdings, partial(_checked_batch, given, held, samples, nodes), uneven=True)
+        return holdings, partial(_checked_batch, given, held, samples, nodes), True
     batches = batch_plans.given(given, n_samples=samples)
     for t, batch in enumerate(given):
         _check_held(batch, held, samples, t)
-    return Plan(holdings, batches, uneven=not batch_plans.is_even(given))
+    return holdings, batches, not batch_plans.is_even(given)
 
 
 def _checked_batch(batches: Callable[[int], Any], held: Tensor | None, samples: int, nodes: int, t: int) -> Tensor:
@@ -90,12 +89,6 @@ def _checked_batch(batches: Callable[[int], Any], held: Tensor | None, samples: 
         raise ValueError(f"there must be {nodes} participants in the batches of a round; round {t} has {len(batch)}.")
     _check_held(batch, held, samples, t)
     return batch
-
-
-def _pairs(holdings: Partition, samples: int) -> Int[Tensor, " held"]:
-    """Each (participant, sample) of the partition as one number, sorted; the first, PADDING, stands for none."""
-    numbered = (k * samples + part.cpu() for k, part in enumerate(holdings))
-    return torch.cat([torch.tensor([PADDING]), *numbered]).sort().values
 
 
 def _check_held(batch: Int[Tensor, "n steps size"], held: Tensor | None, samples: int, t: int) -> None:

@@ -17,15 +17,8 @@ def carry_on(
 ) -> Iterator[Round]:  # fmt: skip
     """`simulate` among other processes, skipping rounds that the others have finished without this one.
 
-    A process that was delayed would otherwise stay behind, and nobody would use what it sends.
-
-    Args:
-        network: The part of the network that this process trains; see `parts.part_of`.
-        exchange: The exchange of messages, with the policy "carry-on".
-        how: Further arguments of `simulate`, which explains the others too.
-
-    Yields:
-        The rounds from `start` up to, not including, `rounds`, in which this process took part.
+    A process that was delayed would otherwise stay behind, and nobody would use what it sends. `how` takes the further
+    arguments of `simulate`; the policy of the exchange must be "carry-on".
 
     Example:
         >>> joined = exchange.listen(mine.initial, timeout=10.0)

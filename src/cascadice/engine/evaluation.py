@@ -139,12 +139,9 @@ def _check_vectorises(network: Network, x: Inputs, y: Tensor, measure: Loss) -> 
 
 def check_rows(network: Network, theta: Tensor, nodes: Sequence[int]) -> None:
     """Check that theta has a row for each of these participants, with as many entries as it has parameters."""
-    expected = (len(nodes), network.learner.size)
-    if theta.shape != expected:
-        raise ValueError(
-            f"parameters must have this network's shape, {list(expected)}; found {list(theta.shape)}. "
-            "Build the network that was recorded."
-        )
+    if theta.shape != (expected := (len(nodes), network.learner.size)):
+        found = f"{list(expected)}; found {list(theta.shape)}"
+        raise ValueError(f"parameters must have this network's shape, {found}. Build the network that was recorded.")
 
 
 def check_measure_differentiable(loss: Tensor) -> None:

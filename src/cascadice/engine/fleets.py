@@ -15,8 +15,7 @@ from torch.utils._pytree import tree_map
 from cascadice.data.samples import content_digest
 from cascadice.engine.learner import frozen_of
 from cascadice.engine.networks import Network
-from cascadice.engine.parts import Attack
-from cascadice.optimizers import Optimizer
+from cascadice.engine.parts import Attack, renumbered
 
 
 def fleet(networks: Sequence[Network]) -> Network:
@@ -57,12 +56,12 @@ def fleet(networks: Sequence[Network]) -> Network:
         first,
         initial=tree_map(lambda *rows: torch.cat(rows), *(network.initial for network in networks)),
         batches=lambda t: torch.cat(_each(t, (network.batches for network in networks))),
-        mixing=_BlockDiagonal(networks),
+        mixing=_block_diagonal([network.mixing for network in networks]),
         lr=lambda t: _rates(_each(t, (network.lr for network in networks)), nodes),
         q=torch.cat([network.q for network in networks]),
         partition=[part for network in networks for part in network.partition or ()] or None,
-        corruptions=_shifted(networks, [network.corruptions for network in networks]),
-        behaviours=_shifted(networks, [network.behaviours for network in networks]),
+        corruptions=_side_by_side([network.corruptions for network in networks], nodes),
+        behaviours=_side_by_side([network.behaviours for network in networks], nodes),
         sample_weights=None if all(network.sample_weights is None for network in networks) else torch.cat(weights),
         seeds=tuple(seed for network in networks for seed in network.seeds or (network.seed,)),
     )  # fmt: skip
@@ -71,9 +70,10 @@ def fleet(networks: Sequence[Network]) -> Network:
 def _differences(first: Network, other: Network) -> list[str]:
     """What a fleet has only once, but differs between two networks. Losses must be one object: closures may differ."""
     one, two = first.learner, other.learner
+    steps = [learner.optimizer.settings or learner.optimizer.update for learner in (one, two)]
     frozen = zip(frozen_of(one.training), frozen_of(two.training), strict=False)
     same = {
-        "optimizer": _identity(one.optimizer) == _identity(two.optimizer),
+        "optimizer": steps[0] == steps[1],
         "loss": one.loss is two.loss,
         "model": repr(one.training) == repr(two.training) and all(a is b or torch.equal(a, b) for a, b in frozen),
         "precision": (one.compute, one.autocast) == (two.compute, two.autocast),
@@ -81,10 +81,6 @@ def _differences(first: Network, other: Network) -> list[str]:
         "compression": first.compression == other.compression,
     }
     return [what for what, alike in same.items() if not alike]
-
-
-def _identity(optimizer: Optimizer) -> Any:
-    return optimizer.settings or optimizer.update
 
 
 def _each(t: int, schedules: Iterable[Callable[[int], Any]]) -> list[Any]:
@@ -99,33 +95,30 @@ def _rates(rates: list[Any], nodes: int) -> float | Tensor:
     return torch.cat([torch.as_tensor(rate, dtype=torch.float64).expand(nodes) for rate in rates])
 
 
-def _shifted(networks: Sequence[Network], attacks: Sequence[Sequence[Attack]]) -> tuple[Attack, ...]:
-    return tuple(
-        replace(attack, nodes=tuple(node + i * networks[0].nodes for node in attack.nodes))
-        for i, own in enumerate(attacks)
-        for attack in own
-    )
+def _side_by_side(attacks: Sequence[Sequence[Attack]], nodes: int) -> tuple[Attack, ...]:
+    numbers = ({k: i * nodes + k for k in range(nodes)} for i in range(len(attacks)))
+    return sum(map(renumbered, attacks, numbers), start=())
 
 
-class _BlockDiagonal:
+REMEMBERED = 8  # mixing matrices, enough for a cycle of that length
+
+
+def _block_diagonal(schedules: Sequence[Callable[[int], Tensor]]) -> Callable[[int], Tensor]:
     """The mixing schedule of a fleet. Equal matrices return the same object, so that W is copied to the device once."""
+    known: dict[tuple[bytes, ...], Tensor] = {}
 
-    REMEMBERED = 8  # matrices, enough for a cycle of that length
-
-    def __init__(self, networks: Sequence[Network]) -> None:
-        self.schedules = [network.mixing for network in networks]
-        self.known: dict[tuple[bytes, ...], Tensor] = {}
-
-    def __call__(self, t: int) -> Tensor:
-        matrices = [matrix.to_dense() for matrix in _each(t, self.schedules)]
+    def mixing(t: int) -> Tensor:
+        matrices = [matrix.to_dense() for matrix in _each(t, schedules)]
         # not by id alone: a schedule may reuse a buffer
         content = {id(matrix): matrix.contiguous().numpy().tobytes() for matrix in matrices}
         key = tuple(content[id(matrix)] for matrix in matrices)
-        if key not in self.known:
-            if len(self.known) == self.REMEMBERED:
-                self.known.pop(next(iter(self.known)))
-            self.known[key] = torch.block_diag(*matrices)  # type: ignore[no-untyped-call]
-        return self.known[key]
+        if key not in known:
+            if len(known) == REMEMBERED:
+                known.pop(next(iter(known)))
+            known[key] = torch.block_diag(*matrices)  # type: ignore[no-untyped-call]
+        return known[key]
+
+    return mixing
 
 
 def by_network(rows: Tensor, count: int) -> Tensor:

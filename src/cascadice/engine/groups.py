@@ -6,8 +6,8 @@ somebody's batch size or learning rate changes within a round, steps run phase b
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise, starmap
-from typing import Any, NamedTuple, TypeVar
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -53,39 +53,27 @@ def groups_of(network: Network, batch: Tensor, optimizers: Sequence[Optimizer]) 
     )
 
 
-class Phase(NamedTuple):
-    """Consecutive local steps of a round in which nobody's batch size and learning rate change, as a draw."""
-
-    steps: slice
-    draw: Draw
-
-    def of(self, samples: Alphas) -> Alphas:
-        """The samples' weights [rows, steps, batch] in these steps."""
-        return (samples[0][:, self.steps],) if samples else ()
-
-    def counts(self, nodes: Nodes) -> Tensor:
-        """How many of these steps each of these participants makes."""
-        counts = (self.draw.batch[:, :, 0] != PADDING).sum(1)
-        return counts if nodes is None else counts[torch.tensor(list(nodes))]
-
-
-def phases_in(network: Network, drawn: Draw) -> list[Phase]:
+def phases_in(network: Network, drawn: Draw) -> list[Draw]:
     """The phases of a round: one, unless a watched participant's steps differ in batch size or learning rate."""
     steps = drawn.batch.shape[1]
     if not network.uneven or steps == 1:
-        return [Phase(slice(0, steps), drawn)]
+        return [drawn]
     size = (drawn.batch != PADDING).sum(2)
     changes = ((size[:, 1:] != size[:, :-1]) & (size[:, 1:] > 0)).any(0)
     if isinstance(lr := drawn.lr, Tensor) and lr.dim() > 1:
         changes |= (lr[:, 1:] != lr[:, :-1]).any(0).cpu()
     cuts = [0, *(changes.nonzero().flatten() + 1).tolist(), steps]
-    return [Phase(during, _during(drawn, during)) for during in starmap(slice, pairwise(cuts))]
+    phases = list[Draw]()
+    for first, end in pairwise(cuts):
+        generators = tuple(own[first:end] for own in drawn.generators)
+        rate = lr[:, first] if isinstance(lr, Tensor) and lr.dim() > 1 else lr
+        phases.append(drawn._replace(batch=drawn.batch[:, first:end], generators=generators, lr=rate, first_step=first))
+    return phases
 
 
-def _during(drawn: Draw, steps: slice) -> Draw:
-    generators = tuple(own[steps] for own in drawn.generators)
-    lr = drawn.lr[:, steps.start] if isinstance(drawn.lr, Tensor) and drawn.lr.dim() > 1 else drawn.lr
-    return drawn._replace(batch=drawn.batch[:, steps], generators=generators, lr=lr, first_step=steps.start)
+def weights_in(phase: Draw, samples: Alphas) -> Alphas:
+    """The samples' weights [rows, steps, batch] in the steps of a phase."""
+    return (samples[0][:, phase.first_step : phase.first_step + phase.batch.shape[1]],) if samples else ()
 
 
 def groups_in(network: Network, drawn: Draw) -> tuple[Group, ...]:
@@ -95,20 +83,15 @@ def groups_in(network: Network, drawn: Draw) -> tuple[Group, ...]:
         return network.groups or everybody
     sizes, parts = batches.sizes(drawn.batch), list[Group]()
     for group in network.groups or everybody:
-        kinds: dict[tuple[int, int], list[int]] = {}
-        for k in group.nodes:
-            kinds.setdefault(sizes[k], []).append(k)
-        parts += [
-            group._replace(nodes=tuple(nodes), steps=steps, size=size)
-            for (steps, size), nodes in kinds.items()
-            if steps
-        ]
+        for steps, size in dict.fromkeys(sizes[k] for k in group.nodes):
+            nodes = tuple(k for k in group.nodes if sizes[k] == (steps, size))
+            parts += [group._replace(nodes=nodes, steps=steps, size=size)] if steps else []
     return tuple(parts)
 
 
 def uniform_parts(network: Network, drawn: Draw) -> Iterator[tuple[Draw, Group]]:
     """A round's local work in parts of one shape: (the draw of a phase, a group in it)."""
-    return ((phase, group) for _, phase in phases_in(network, drawn) for group in groups_in(network, phase))
+    return ((phase, group) for phase in phases_in(network, drawn) for group in groups_in(network, phase))
 
 
 def initial_state(theta: Tensor, optimizers: Sequence[Optimizer]) -> State:
@@ -128,9 +111,8 @@ def over_groups(
 ) -> T:
     """Call `run(group, members, rows of given)` for each group, and put the results into a copy of `like`.
 
-    `nodes` are the participants that the rows of `given` and `like` stand for. What no group returns stays as it is in
-    `like`: the state of other groups' optimizers, and rows of participants that do not train in this round. If all
-    participants work alike, it is a single call, and nothing is copied.
+    What no group returns stays as it is in `like`: the state of other groups' optimizers, and rows of participants that
+    do not train in this round. If all participants work alike, it is a single call, and nothing is copied.
     """
     if not network.groups and not network.uneven:
         return run(Group(network.learner), nodes, given)

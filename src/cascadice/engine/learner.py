@@ -43,25 +43,15 @@ class Learner:
     Only parameters that require a gradient are trained, gossiped and measured. The frozen ones are the same for
     everybody, and all copies share them. A module is not safe to call from two threads, because its parameters are
     swapped in and out, so each thread has its own `twin`.
-
-    Attributes:
-        training: The model in training mode.
-        evaluating: The model in evaluation mode.
-        loss: The training loss, a function of (outputs, targets).
-        optimizer: What turns gradients into updates.
-        compute: The precision of forward and backward passes; None for that of the parameters.
-        stochastic: Whether the model draws random numbers in training (dropout).
-        autocast: The precision of `torch.autocast`, if training runs in it.
-        masks: The generator states that dropout restarts from.
     """
 
     training: nn.Module
     evaluating: nn.Module
     loss: Loss
     optimizer: Optimizer
-    compute: torch.dtype | None = None
-    stochastic: bool = False
-    autocast: torch.dtype | None = None
+    compute: torch.dtype | None = None  # the precision of forward and backward passes; None for that of the parameters
+    stochastic: bool = False  # whether the model draws random numbers in training (dropout)
+    autocast: torch.dtype | None = None  # the precision of `torch.autocast`, if training runs in it
     masks: Masks = field(default_factory=Masks)
 
     @property
@@ -71,9 +61,8 @@ class Learner:
 
     def casting(self, device: torch.device) -> AbstractContextManager[Any]:
         """The autocast context of a training pass; it caches no casts, because parameters are swapped."""
-        if self.autocast is None:
-            return nullcontext()
-        return torch.autocast(device.type, self.autocast, cache_enabled=False)
+        on = self.autocast is not None
+        return torch.autocast(device.type, self.autocast, cache_enabled=False) if on else nullcontext()
 
     def twin(self) -> "Learner":
         """The same learner with modules of its own."""
@@ -145,17 +134,12 @@ def arguments(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (x, {}) if isinstance(x, tuple) else ((x,), {})
 
 
-def call(model: nn.Module, x: Inputs) -> Tensor:
-    """The model's logits with its own parameters."""
-    args, named = arguments(x)
-    return logits_of(model(*args, **named))
-
-
-def forward(model: nn.Module, tensors: dict[str, Tensor], x: Inputs, compute: torch.dtype | None) -> Tensor:
-    """The model's logits with these parameters and buffers; buffers are updated in place, as modules do."""
-    if compute is not None:
+def forward(model: nn.Module, tensors: dict[str, Tensor] | None, x: Inputs, compute: torch.dtype | None) -> Tensor:
+    """The model's logits with these parameters and buffers, which it updates in place; with its own if None."""
+    if compute is not None and tensors is not None:
         tensors, x = in_precision(tensors, compute), in_precision(x, compute)
-    return logits_of(functional_call(model, tensors, *arguments(x)))
+    args, named = arguments(x)
+    return logits_of(model(*args, **named) if tensors is None else functional_call(model, tensors, args, named))
 
 
 def outputs_of(parameters: dict[str, Tensor], learner: Learner, buffers: Buffers, x: Inputs) -> tuple[Tensor, Buffers]:
@@ -228,11 +212,7 @@ def local_steps(
     learner: Learner, before: Participants, x: Inputs, y: Tensor, lr: Float[Tensor, ""], samples: Alphas = (), *,
     step: Step | None = None, out: Tensor | None = None,
 ) -> tuple[Participants, Float[Tensor, ""]]:  # fmt: skip
-    """One participant's local work in a round: θ^{t+½} = O(θ^t, z), one optimizer step per batch; and its mean loss.
-
-    `samples` [steps, batch] weights the samples' terms in each gradient. `step` replaces `pure_step`; `out` receives
-    θ^{t+½}.
-    """
+    """One participant's local work in a round: θ^{t+½} = O(θ^t, z), a step per batch, into `out`; and its mean loss."""
     theta, state, buffers = before
     make = partial(pure_step, learner) if step is None else step
     losses = []

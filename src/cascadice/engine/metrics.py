@@ -104,18 +104,14 @@ def _at_once(
     run: Run, participants: Participants, y: Tensor, chunks: Sequence[Tensor], measures: tuple[Loss, ...]
 ) -> Float[Tensor, "measures n"]:
     """Any measures, applied to the outputs for all samples, a few participants at a time."""
-    everything = torch.cat(tuple(chunks))
-    one, two = (run(rows_of(participants, slice(1)), everything[:many], (_outputs,))[0, 0] for many in (1, 2))
+    everything, given = torch.cat(tuple(chunks)), (lambda outputs, _: outputs,)
+    one, two = (run(rows_of(participants, slice(1)), everything[:many], given)[0, 0] for many in (1, 2))
     if len(two) != 2 * len(one):  # not one row of outputs per sample, so outputs of chunks cannot be joined
         return run(participants, everything, measures)
     together, parts = max(1, MOST_OUTPUTS // (len(y) * one.numel())), []
     for start in range(0, len(participants.theta), together):
         rows = rows_of(participants, slice(start, start + together))
-        outputs = torch.cat([run(rows, index, (_outputs,))[0] for index in chunks], 1)
+        outputs = torch.cat([run(rows, index, given)[0] for index in chunks], 1)
         values = [torch.stack([measure(own, y.to(own.device)) for own in outputs]) for measure in measures]
         parts.append(torch.stack(values))
     return torch.cat(parts, 1)
-
-
-def _outputs(outputs: Tensor, targets: Tensor) -> Tensor:
-    return outputs

@@ -15,7 +15,7 @@ from cascadice import learning_rates, seeds, topology
 from cascadice.data import DataSet, corruption
 from cascadice.data.batches import Batches
 from cascadice.data.corruption import Corruption
-from cascadice.data.inputs import in_precision
+from cascadice.data.inputs import at, in_precision
 from cascadice.data.partition import Partition
 from cascadice.engine import behaviours
 from cascadice.engine.behaviours import Behaviour
@@ -29,28 +29,20 @@ Nodes = Sequence[int] | None
 
 
 class Group(NamedTuple):
-    """Participants that work alike: the same optimizer, number of local steps and batch size.
-
-    With the defaults, it is everybody, with unpadded batches. `state` lists the names of their optimizer's state.
-    """
+    """Participants that work alike; with the defaults, it is everybody, with unpadded batches."""
 
     learner: Learner
     nodes: tuple[int, ...] = ()
     steps: int | None = None
     size: int | None = None
-    state: tuple[str, ...] | None = None
+    state: tuple[str, ...] | None = None  # the names of their optimizer's state
 
 
 class Weights(NamedTuple):
-    """How much each row's update, and each sample in it, counts; () means fully.
+    """How much each row's update, and each sample in it, counts; () means fully."""
 
-    Attributes:
-        updates: α_j [rows]: the row sends (θ, state)^t + α_j Δ_j.
-        samples: α_i [rows, steps, batch]: the weight of a sample's term in the gradient.
-    """
-
-    updates: Alphas = ()
-    samples: Alphas = ()
+    updates: Alphas = ()  # α_j [rows]: the row sends (θ, state)^t + α_j Δ_j
+    samples: Alphas = ()  # α_i [rows, steps, batch]: the weight of a sample's term in the gradient
 
 
 ALL = Weights()
@@ -171,23 +163,13 @@ class Network:
 
 
 def draw(network: Network, t: int) -> Draw:
-    """Draw round t: its batches, mixing matrix, learning rates and conduct.
-
-    Batches and rates are copied, because the functions that make them may reuse a buffer.
-
-    Raises:
-        ValueError: If a learning rate is negative, too large for the parameters' dtype, or not one per participant.
-
-    Example:
-        >>> draw(network, 0).batch.shape
-    """
+    """Draw round t; batches and rates are copied, because the functions that make them may reuse a buffer."""
     conduct: Any = behaviours.conduct(network.behaviours, t, range(network.nodes))
     states = network.generators(t) if network.generators else ()
     return Draw(t, network.batches(t).clone(), network.mixing(t), _drawn_rate(network, t), conduct, states)
 
 
 def _drawn_rate(network: Network, t: int) -> float | Float[Tensor, "n *steps"]:
-    """The learning rate of round t, checked: one for everybody or one each."""
     lr, nodes, dtype = network.lr(t), network.nodes, network.initial.theta.dtype
     rates = torch.as_tensor(lr)
     if not rates.dim():
@@ -201,25 +183,17 @@ def _drawn_rate(network: Network, t: int) -> float | Float[Tensor, "n *steps"]:
         raise ValueError(f"lr must be one number or {nodes}, one a participant; round {t} has {list(rates.shape)}.")
     # on CUDA only the first round's rates are checked, because reading them waits for the device
     if (t == 0 or not rates.is_cuda) and bool((rates < 0).any()):
-        k, rate = int(rates.reshape(nodes, -1).amin(1).argmin()), float(rates.min())
-        raise ValueError(
-            f"lr must be at least 0; participant {k} has {rate:g} in round {t}. To ascend, negate the loss."
-        )
+        found = f"participant {int(rates.reshape(nodes, -1).amin(1).argmin())} has {float(rates.min()):g} in round {t}"
+        raise ValueError(f"lr must be at least 0; {found}. To ascend, negate the loss.")
     return rates.clone()
 
 
 def load(
     network: Network, drawn: Draw, nodes: Nodes = None, samples: Alphas = (), group: Group | None = None
 ) -> LocalInputs:
-    """Load the inputs of local work in the round that was drawn.
+    """Load the inputs of local work in the round that was drawn, a row for each of these participants.
 
-    Args:
-        nodes: The participants to load for, one row each; None for all.
-        samples: Weights of samples, [rows, steps, batch], which multiply the network's own.
-        group: The group these participants belong to; padding beyond its steps and batch size is cut off.
-
-    Example:
-        >>> x, y, *_ = load(network, draw(network, 0), [3])
+    Weights of `samples` multiply the network's own. Padding beyond the steps and batch size of the `group` is cut off.
     """
     rows = list(range(network.nodes)) if nodes is None else list(nodes)
     batch = drawn.batch if nodes is None else drawn.batch[torch.tensor(rows)]
@@ -244,7 +218,7 @@ def dropout_starts(network: Network, drawn: Draw, nodes: Nodes = None) -> tuple[
     """Where the dropout of each of these participants starts; () if the model draws nothing."""
     if not network.learner.stochastic:
         return ()
-    rows = list(range(network.nodes)) if nodes is None else list(nodes)
+    rows = range(network.nodes) if nodes is None else nodes
     if drawn.generators:
         return tuple(drawn.generators[k] for k in rows)
     origins = network.origins(rows)
@@ -298,7 +272,7 @@ def module_of(network: Network, participants: Participants, k: int) -> nn.Module
         >>> model = module_of(network, rounds[-1].after, 3)
     """
     module = deepcopy(network.learner.evaluating)
-    values = {**dict(unflatten(module, participants.theta[k])), **{b: v[k] for b, v in participants.buffers.items()}}
+    values = {**dict(unflatten(module, participants.theta[k])), **at(participants.buffers, k)}
     with torch.no_grad():  # not load_state_dict, which leaves out non-persistent buffers
         for name, own in (*trainable(module).items(), *module.named_buffers()):
             own.copy_(values[name])

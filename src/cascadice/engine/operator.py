@@ -23,31 +23,20 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice.engine import send
-from cascadice.engine.evaluation import Evaluation, check_rows
+from cascadice.engine.evaluation import Evaluation
 from cascadice.engine.exchange.by_rule import ByRule, apply_rule
 from cascadice.engine.exchange.stacked import Averaging, Exchange
 from cascadice.engine.fast import captured_rounds
 from cascadice.engine.fast.buffers import RoundBuffers, Scratch, copy_into, rotating
 from cascadice.engine.fast.evaluation_passes import row_gradients, row_losses, row_measures
 from cascadice.engine.fast.pull import dot_with_update
-from cascadice.engine.fast.runner import Runner
+from cascadice.engine.fast.runner import Rows, Runner
 from cascadice.engine.fast.strategies import STRATEGIES, choose
 from cascadice.engine.fast.tape import Layers
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import ALL, Network, Nodes, Weights, draws_within_round
 from cascadice.engine.optimizer_checks import check_differentiable
-from cascadice.engine.rounds import (
-    Adjoint,
-    Draw,
-    MixingRule,
-    Perturbation,
-    Pulled,
-    Round,
-    Tangent,
-    difference,
-    perturbed,
-    rows_of,
-)  # fmt: skip
+from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Pulled, Round, Tangent, difference, rows_of
 
 __all__ = ["STRATEGIES", "Exchange", "Operator", "Pulled", "choose", "row_measures"]
 
@@ -114,7 +103,7 @@ class Operator:
         self, drawn: Draw, before: Participants, nodes: Nodes = None, weights: Weights = ALL, **how: Any
     ) -> tuple[Participants, Tensor, Any]:
         """Local work and send: what these rows send, their training losses and their tapes."""
-        half, loss, tape = self._runner.work(drawn, before, nodes, weights.samples, **how)
+        half, loss, tape = self._runner.work(Rows(drawn, before, nodes, weights.samples), **how)
         half = send.apply(self.network, drawn, before, half, nodes)
         if drawn.conduct and (buffers := how.get("buffers")) is not None:  # a CUDA graph must find it in the buffers
             half, loss = copy_into((half, loss), buffers.half, buffers.loss)
@@ -156,7 +145,7 @@ class Operator:
 
     def replay(self, round_: Round, change: Perturbation) -> Perturbation:
         """The exact effect of a change before local work on what is sent. Cost: a training step per pair."""
-        changed, _, _ = self.work(round_.draw, perturbed(round_.before, change), change.nodes.tolist())
+        changed, _, _ = self.work(round_.draw, change.added_to(round_.before), change.nodes.tolist())
         return difference(changed, round_.half, change)
 
     def push(self, round_: Round, tangent: Perturbation, at: Perturbation | None = None) -> Perturbation:
@@ -167,7 +156,7 @@ class Operator:
         The derivative is taken at the round's own parameters, or `at` a change of them. Cost: a Hessian-vector product
         per pair.
         """
-        before = rows_of(round_.before, tangent.nodes) if at is None else perturbed(round_.before, at)
+        before = rows_of(round_.before, tangent.nodes) if at is None else at.added_to(round_.before)
         own = Tangent(tangent.theta, tangent.state)
         _, change = self.push_rows(round_.draw, before, own, tangent.nodes.tolist())
         return tangent._replace(theta=change.theta, state=change.state)
@@ -179,7 +168,7 @@ class Operator:
         """What these rows send, and its derivative along a change of (θ, state) and, if `moving`, of their weights."""
         self._check_differentiable()
         d_samples = moving.samples or tree_map(torch.zeros_like, weights.samples)
-        half, change = self._runner.push(drawn, before, tangent, nodes, weights.samples, d_samples)
+        half, change = self._runner.push(Rows(drawn, before, nodes, weights.samples), tangent, d_samples)
         half = send.apply(self.network, drawn, before, half, nodes)
         change = send.push(self.network, drawn, before, half, tangent, change, nodes)
         if not weights.updates:
@@ -193,7 +182,7 @@ class Operator:
     def pull(self, round_: Round, adjoint: Adjoint) -> Adjoint:
         """λ^{t+1} -> λ^t through the whole round. Cost: a Hessian-vector product per participant."""
         half = self.pull_exchange(round_, adjoint)
-        before, _, _ = self.pull_work(round_, half, scores=False, out=self._scratch.pulled)
+        before, _, _ = self.pull_rows(*round_[:3], half, scores=False, out=self._scratch.pulled)
         self._scratch.pulled = before.theta
         return before
 
@@ -203,24 +192,18 @@ class Operator:
         self._scratch.exchanged = half.theta
         return half
 
-    def pull_work(
-        self, round_: Round, half: Adjoint, *, scores: bool, through: bool = True, out: Tensor | None = None
-    ) -> tuple[Adjoint, Float[Tensor, " n"], Float[Tensor, "n samples"]]:
-        """λ^{t+½} -> λ^t through send and local work; what inner steps add to λ^{t+½} · Δ; the samples' `scores`.
-
-        Without `through`, only the scores of the last step are computed.
-        """
-        drawn, before, sent, *_ = round_
-        return self.pull_rows(drawn, before, sent, half, scores=scores, through=through, out=out)
-
     def pull_rows(
         self, drawn: Draw, before: Participants, sent: Participants, adjoint: Adjoint, nodes: Nodes = None,
         weights: Weights = ALL, *, scores: bool, through: bool = True, out: Tensor | None = None,
     ) -> tuple[Adjoint, Float[Tensor, " rows"], Float[Tensor, "rows samples"]]:  # fmt: skip
-        """`push_rows` transposed: from the adjoint of what these rows `sent` to that of what they had before."""
+        """`push_rows` transposed: from the adjoint of what these rows `sent` to that of what they had before.
+
+        Also what inner steps add to λ^{t+½} · Δ, and the samples' `scores`: alone, and of one step, without `through`.
+        """
         self._check_differentiable()
         of_half, past = send.pull(self.network, drawn, before, sent, adjoint, nodes, weights.updates)
-        pulled, inner, samples = self._runner.pull(drawn, before, of_half, nodes, weights.samples, scores, through, out)
+        rows = Rows(drawn, before, nodes, weights.samples)
+        pulled, inner, samples = self._runner.pull(rows, of_half, scores, through, out)
         if past is not None:
             state = {name: value + past.state[name] for name, value in pulled.state.items()}
             pulled = Adjoint(pulled.theta + past.theta, state)
@@ -237,7 +220,7 @@ class Operator:
 
     def _pull_scored(self, round_: Round, adjoint: Adjoint, samples: bool = True) -> Pulled:
         half = self.pull_exchange(round_, adjoint)
-        before, inner, parts = self.pull_work(round_, half, scores=samples, out=adjoint.theta)
+        before, inner, parts = self.pull_rows(*round_[:3], half, scores=samples, out=adjoint.theta)
         of_theta = self.scores_of_updates(round_, half._replace(state={}))
         whole = self.scores_of_updates(round_, half) if half.state else of_theta
         return Pulled(before, whole, of_theta + inner, parts)
@@ -252,7 +235,7 @@ class Operator:
         if self._runner.readable(round_.draw, round_.tape):
             of_work, _ = send.pull(self.network, round_.draw, round_.before, round_.half, half)
             return self._runner.read(round_.draw, round_.tape, of_work)
-        return self.pull_work(round_, half, scores=True, through=round_.draw.batch.shape[1] > 1)[2]
+        return self.pull_rows(*round_[:3], half, scores=True, through=round_.draw.batch.shape[1] > 1)[2]
 
     def scores_of_both(self, round_: Round, half: Adjoint) -> tuple[Tensor, Tensor]:
         """The scores of updates and of samples; for a taped round on CUDA as one graph, to save launches."""
@@ -272,15 +255,13 @@ class Operator:
 
     def losses(self, evaluation: Evaluation, here: Participants, nodes: Sequence[int]) -> Float[Tensor, " p"]:
         """L(θ_p; z') of rows that stand for these participants. Cost: a forward pass each."""
-        check_rows(self.network, here.theta, nodes)
-        return row_losses(self.network.learner, self.network.strategy, evaluation, here, nodes)
+        return row_losses(self.network, evaluation, here, nodes)
 
     def gradients(
         self, evaluation: Evaluation, here: Participants, nodes: Sequence[int]
     ) -> tuple[Float[Tensor, " p"], Float[Tensor, "p d"]]:
         """L(θ_p; z') and ∇L(θ_p; z') of rows that stand for these participants. Cost: a forward and a backward pass."""
-        check_rows(self.network, here.theta, nodes)
-        return row_gradients(self.network.learner, self.network.strategy, evaluation, here, nodes)
+        return row_gradients(self.network, evaluation, here, nodes)
 
     def gradients_at(
         self, evaluation: Evaluation, here: Participants, nodes: Sequence[int], t: int
@@ -298,13 +279,11 @@ class Operator:
 
     def objective(self, evaluation: Evaluation, here: Participants, t: int | None = None) -> Float[Tensor, "n d"]:
         """q_k ∇L(θ_k; z') of everybody. With t, the round that starts here, they are remembered under it."""
-        network, remembered = self.network, self._scratch.of(evaluation)
+        network, remembered, free = self.network, self._scratch.of(evaluation), self._scratch.free
         if t is not None and t in remembered:
             return remembered[t]
-        nodes, free = range(network.nodes), self._scratch.free
         out = free.pop() if t is not None and free else None
-        check_rows(network, here.theta, nodes)
-        gradients = row_gradients(network.learner, network.strategy, evaluation, here, nodes, network.weights, out)[1]
+        gradients = row_gradients(network, evaluation, here, range(network.nodes), network.weights, out)[1]
         if t is not None:
             remembered[t] = gradients
         return gradients

@@ -13,8 +13,7 @@ from cascadice.optimizers import Optimizer
 def check_differentiable(optimizer: Optimizer) -> None:
     """Refuse an optimizer whose steps respond to the gradient but have a zero derivative (sign, rounding).
 
-    First-order estimates multiply by this derivative, and would all be 0. Three steps from a random point are tried in
-    float64, with gradients of several sizes, because clipping by value flattens only the large ones.
+    Gradients of several sizes are tried, because clipping by value flattens only the large ones.
     """
     generator = seeds.generator(0, "optimizer", "probe")
     theta, one, other, direction = torch.randn(4, 2, optimizer.size or 8, generator=generator, dtype=torch.float64)

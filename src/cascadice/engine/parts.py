@@ -4,7 +4,7 @@ A part is a `Network` whose rows are its own participants. They draw the same as
 matrix of everybody.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -21,15 +21,7 @@ Attack = TypeVar("Attack", Corruption, Behaviour)
 
 
 def split(nodes: int, parts: int) -> list[tuple[int, ...]]:
-    """Split participants, in order, into parts whose sizes differ by at most one.
-
-    Raises:
-        ValueError: If there are more parts than participants.
-
-    Example:
-        >>> split(5, 2)
-        [(0, 1, 2), (3, 4)]
-    """
+    """Split participants, in order, into parts whose sizes differ by at most one."""
     if not 1 <= parts <= nodes:
         raise ValueError(
             f"every process must have a participant; found {parts} processes for {nodes}. Start at most {nodes}."
@@ -38,12 +30,7 @@ def split(nodes: int, parts: int) -> list[tuple[int, ...]]:
 
 
 def numbered(members: Sequence[int]) -> str:
-    """Name participants in words: "participant 3", "participants 4–7", "participants 1, 5".
-
-    Example:
-        >>> numbered((4, 5, 6, 7))
-        'participants 4–7'
-    """
+    """Name participants in words: "participant 3", "participants 4–7", "participants 1, 5"."""
     if len(members) == 1:
         return f"participant {members[0]}"
     first, last = members[0], members[-1]
@@ -52,24 +39,14 @@ def numbered(members: Sequence[int]) -> str:
 
 
 def part_of(network: Network, members: Sequence[int]) -> Network:
-    """The network with only these participants' rows, to train with an exchange of messages.
-
-    Raises:
-        ValueError: If members are not participants of the network, or the network is already a part or a fleet.
-
-    Example:
-        >>> mine = part_of(network, (2, 3))
-        >>> mine.nodes
-        2
-    """
+    """The network with only these participants' rows, to train with an exchange of messages."""
     if network.members or network.blocks > 1:
         raise ValueError("a part is taken of one whole network; this is a part already, or several side by side.")
     if not members:
         raise ValueError("a part must have members; found none.")
     chosen = check_members(members, network.nodes)
-    return restricted(
-        replace(network, initial=rows_of(network.initial, torch.tensor(chosen).to(network.device))), chosen
-    )
+    initial = rows_of(network.initial, torch.tensor(chosen).to(network.device))
+    return restricted(replace(network, initial=initial), chosen)
 
 
 def check_members(members: Sequence[int], nodes: int) -> tuple[int, ...]:
@@ -98,15 +75,15 @@ def restricted(network: Network, members: tuple[int, ...]) -> Network:
         q=network.q[rows],
         partition=own,
         holdings=tuple(map(len, parts or ())),
-        corruptions=_of_rows(network.corruptions, row_of),
-        behaviours=_of_rows(network.behaviours, row_of),
+        corruptions=renumbered(network.corruptions, row_of),
+        behaviours=renumbered(network.behaviours, row_of),
         groups=tuple(group for group in groups if group.nodes),
         sample_weights=None if network.sample_weights is None else network.sample_weights[rows],
         members=members,
     )
 
 
-def _of_rows(attacks: Sequence[Attack], row_of: dict[int, int]) -> tuple[Attack, ...]:
-    """The attacks by members, which are numbered by row."""
-    own = ((attack, tuple(row_of[k] for k in attack.nodes if k in row_of)) for attack in attacks)
+def renumbered(attacks: Sequence[Attack], number: Mapping[int, int]) -> tuple[Attack, ...]:
+    """The attacks by participants who have a number, under that number."""
+    own = ((attack, tuple(number[k] for k in attack.nodes if k in number)) for attack in attacks)
     return tuple(replace(attack, nodes=nodes) for attack, nodes in own if nodes)

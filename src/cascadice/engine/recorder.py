@@ -43,6 +43,11 @@ class _Local:
     drawing: GeneratorState = ()
     generators: list[GeneratorState] = field(default_factory=list)
 
+    def before_forward(self, model: nn.Module, _: Any) -> None:
+        """Note, just before a model runs, the generator state that its dropout starts from."""
+        if model.training:
+            self.drawing = state_of(next(model.parameters()).device)
+
 
 class Recorder:
     """Watches participants' own models and torch.optim optimizers through rounds of training.
@@ -79,18 +84,10 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        models: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
-        loss: Loss,
-        *,
-        clip: float | None = None,
-        amp: torch.dtype | None = None,
-        test: Samples | None = None,
-        q: Tensor | Sequence[float] | None = None,
-        window: int | None = None,
-        verify: int = 1,
-    ) -> None:
+        self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], loss: Loss, *,
+        clip: float | None = None, amp: torch.dtype | None = None, test: Samples | None = None,
+        q: Tensor | Sequence[float] | None = None, window: int | None = None, verify: int = 1,
+    ) -> None:  # fmt: skip
         if window is not None and window < 1:
             raise ValueError(f"window must be at least 1 round, or None for all; found {window}.")
         self._models, self._optimizers = list(models), list(optimizers)
@@ -108,7 +105,7 @@ class Recorder:
         if self._several:
             self._initial_state = initial_state(torch.stack([flatten(model) for model in self._models]), self._pure)
         self._initial = self._snapshot()
-        self._strategy = "auto"
+        self._strategy, self._may_skip_steps = "auto", amp == torch.float16  # as a GradScaler does
         self._groups: tuple[Group, ...] = ()
 
     @property
@@ -126,8 +123,8 @@ class Recorder:
             raise ValueError(
                 "no round in which somebody trained has been watched. Train inside `with recorder.round(W) as step:`."
             )
-        made = self._network_of({round_.t: round_.draw for round_ in self._rounds})
-        return replace(made, partition=used([round_.draw.batch for round_ in self._rounds]))
+        draws = {round_.t: round_.draw for round_ in self._rounds}
+        return replace(self._network_of(draws), partition=used([drawn.batch for drawn in draws.values()]))
 
     @contextmanager
     def round(self, W: Any) -> Iterator[Callable[..., None]]:
@@ -152,17 +149,12 @@ class Recorder:
         with ExitStack() as hooks:
             for k, (model, optimizer, own) in enumerate(zip(self._models, self._optimizers, work, strict=True)):
                 hooks.enter_context(optimizer.register_step_pre_hook(partial(self._before_step, own, k)))
-                hooks.enter_context(model.register_forward_pre_hook(partial(_before_forward, own)))
+                hooks.enter_context(model.register_forward_pre_hook(own.before_forward))
             yield partial(self._record_step, work)
         closed = self._finish(mixing, before, work)
         if len(self._rounds) == self._rounds.maxlen:
             self._samples.free(self._rounds[0].draw.batch)
         self._rounds.append(closed)
-
-    @property
-    def _may_skip_steps(self) -> bool:
-        """Whether steps may be skipped: a GradScaler skips those with infinite gradients in float16."""
-        return self._learner.autocast == torch.float16
 
     def _row(self, k: int) -> Participants:
         """What participant k carries, with the initial value of any state that its optimizer does not use."""
@@ -171,7 +163,7 @@ class Recorder:
         return row._replace(state=others | row.state)
 
     def _snapshot(self) -> Participants:
-        participants: Participants = stacked([self._row(k) for k in range(len(self._models))])
+        participants: Participants = stacked(map(self._row, range(len(self._models))))
         return participants
 
     def _start_round(self) -> Participants:
@@ -216,8 +208,7 @@ class Recorder:
     def _finish(self, W: Tensor, before: Participants, work: list[_Local]) -> Round:
         """The round that has just ended, checked."""
         t, batch = self._rounds[-1].t + 1 if self._rounds else 0, _batch(work, self._may_skip_steps)
-        here = zip([rows_of(before, k) for k in range(len(work))], work, strict=True)
-        half: Participants = stacked([row if own.now is None else own.now for row, own in here])
+        half: Participants = stacked([own.now or rows_of(before, k) for k, own in enumerate(work)])
         theta = half.theta
         if not bool(torch.isfinite(theta).all()):
             raise DivergedError(t, int((~torch.isfinite(theta)).any(1).nonzero()[0]))
@@ -273,12 +264,6 @@ def _batch(work: list[_Local], idle: bool) -> Int[Tensor, "n steps size"]:
     if not idle and not any(own.batches for own in work):
         raise ValueError("somebody must make a local step in a round; nobody did.")
     return padded([own.batches for own in work])
-
-
-def _before_forward(work: _Local, model: nn.Module, *_: Any) -> None:
-    """Note, just before a model runs, the generator state that its dropout starts from."""
-    if model.training:
-        work.drawing = state_of(next(model.parameters()).device)
 
 
 def _rate(work: list[_Local], like: Tensor, default: float) -> float | Tensor:

@@ -18,26 +18,15 @@ work that it does, and the factor by which it multiplies the update that it send
 
 
 class Draw(NamedTuple):
-    """What was drawn for round t. All other randomness in it is a function of (seed, t, participant, step).
+    """What was drawn for round t. All other randomness in it is a function of (seed, t, participant, step)."""
 
-    Attributes:
-        t: The number of the round, from 0.
-        batch: Indices of training samples; −1 where a participant has fewer steps or samples than others.
-        W: `W[k, j]` is the weight that k gives to what it receives from j.
-        lr: One learning rate for all, one for each participant or, in a watched loop, one for each of its steps.
-        conduct: How participants behave, see `Conduct`.
-        generators: The generator states from which a watched loop drew its dropout, for each participant a list with
-            one per step; () elsewhere.
-        first_step: The local step that `batch` begins with; above 0 in later phases of an uneven round.
-    """
-
-    t: int
-    batch: Int[Tensor, "n steps size"]
-    W: Float[Tensor, "n n"]
-    lr: float | Float[Tensor, " n"] | Float[Tensor, "n steps"]
+    t: int  # from 0
+    batch: Int[Tensor, "n steps size"]  # of samples; −1 where a participant has fewer than others
+    W: Float[Tensor, "n n"]  # W[k, j] is the weight that k gives to what it receives from j
+    lr: float | Float[Tensor, " n"] | Float[Tensor, "n steps"]  # one rate a step only in a watched loop
     conduct: Conduct = ()
-    generators: tuple[tuple[GeneratorState, ...], ...] = ()
-    first_step: int = 0
+    generators: tuple[tuple[GeneratorState, ...], ...] = ()  # before each step's dropout; only in a watched loop
+    first_step: int = 0  # that `batch` begins with; above 0 in later phases of an uneven round
 
 
 MixingRule = Callable[[Draw, Participants, Participants], Tensor | Participants]
@@ -103,6 +92,12 @@ class Perturbation(NamedTuple):
     theta: Float[Tensor, "p d"]
     state: State
 
+    def added_to(self, here: Participants) -> Participants:
+        """The participants with this change, a row for each pair."""
+        rows = rows_of(here, self.nodes)
+        state = {name: value + self.state[name] for name, value in rows.state.items()}
+        return Participants(rows.theta + self.theta, state, rows.buffers)
+
 
 class Adjoint(NamedTuple):
     """λ = ∂(what is measured)/∂(θ, state) of each row at one point of a round; pulled backwards."""
@@ -116,18 +111,11 @@ Tangent = Adjoint
 
 
 class Pulled(NamedTuple):
-    """What pulling an adjoint back through a round gives.
-
-    Attributes:
-        before: λ^t.
-        participants: What each update contributed, of θ and optimizer state together.
-        rates: What each learning rate contributed: the derivative with respect to a factor on it, at 1.
-        samples: What each sample contributed.
-    """
+    """What pulling an adjoint back through a round gives: λ^t, and what everything in the round contributed."""
 
     before: Adjoint
-    participants: Float[Tensor, " n"]
-    rates: Float[Tensor, " n"]
+    participants: Float[Tensor, " n"]  # each update, of θ and optimizer state together
+    rates: Float[Tensor, " n"]  # each learning rate: the derivative with respect to a factor on it, at 1
     samples: Float[Tensor, "n samples"]
 
 
@@ -135,13 +123,6 @@ def rows_of(participants: Participants, nodes: Any) -> Participants:
     """The rows of these participants: an index, a slice or a tensor of indices."""
     rows: Participants = at(participants, nodes)
     return rows
-
-
-def perturbed(here: Participants, change: Perturbation) -> Participants:
-    """The participants with the change added, a row for each pair."""
-    rows = rows_of(here, change.nodes)
-    state = {name: value + change.state[name] for name, value in rows.state.items()}
-    return Participants(rows.theta + change.theta, state, rows.buffers)
 
 
 def difference(changed: Participants, original: Participants, pairs: Perturbation) -> Perturbation:

@@ -7,6 +7,7 @@ If nobody misbehaves and nothing is compressed, the result of local work is sent
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from cascadice.engine import behaviours
 from cascadice.engine.learner import Alphas, Participants, broadcast
@@ -93,9 +94,8 @@ def push_part(
     def between(d_old: Tensor, d_new: Tensor, old: Tensor, new: Tensor) -> Tensor:
         return torch.lerp(d_old, d_new, broadcast(alpha, new)) + broadcast(velocity, new) * (new - old)
 
-    names = end.state
-    state = {name: between(start.state[name], end.state[name], before.state[name], half.state[name]) for name in names}
-    return Tangent(between(start.theta, end.theta, before.theta, half.theta), state)
+    pushed: tuple[Tensor, State] = tree_map(between, tuple(start), tuple(end), before[:2], half[:2])
+    return Tangent(*pushed)
 
 
 def _scaled(state: State, alpha: Tensor) -> State:

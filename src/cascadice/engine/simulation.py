@@ -41,18 +41,10 @@ class DivergedError(ArithmeticError):
 
 
 def simulate(
-    network: Network,
-    rounds: int | None = None,
-    *,
-    start: int = 0,
-    participants: Participants | None = None,
-    window: int | None = None,
-    taped: bool = False,
-    rule: MixingRule | None = None,
-    operator: Operator | None = None,
-    progress: bool = False,
-    callbacks: Sequence[loggers.Callback] = (),
-) -> Iterator[Round]:
+    network: Network, rounds: int | None = None, *, start: int = 0, participants: Participants | None = None,
+    window: int | None = None, taped: bool = False, rule: MixingRule | None = None, operator: Operator | None = None,
+    progress: bool = False, callbacks: Sequence[loggers.Callback] = (),
+) -> Iterator[Round]:  # fmt: skip
     """Algorithm 1: train by gossip, and yield each round.
 
         θ_k^{t+½} = O_k(θ_k^t, z_k^t)        θ_k^{t+1} = Σ_j W[k, j] θ_j^{t+½}
@@ -89,13 +81,18 @@ def simulate(
         raise ValueError(f"rounds must be at least 0, or None to train forever; found {rounds}.")
     numbers = count(start) if rounds is None else range(start, rounds)
     before = network.initial if participants is None else participants
-    unchecked: list[tuple[int, Tensor]] = []
-    norms: dict[int, Tensor] = {}  # of what was sent, by round
+    unchecked, norms = list[tuple[int, Tensor]](), dict[int, Tensor]()  # losses; norms of what was sent, by round
     draws = (draw(network, t) for t in numbers)
     trained = (operator or Operator(network)).train(draws, before, window, taped, rule)
+    if progress:
+        from cascadice.console import Console, track
+
+        if rounds is None:
+            raise ValueError("progress needs the number of rounds. Pass it, or leave progress out.")
+        trained = track(trained, rounds, Console(), "training", lambda round_: f"trained round {round_.t}", start=start)
     about = {"participants": network.nodes, "parameters": network.learner.size, "rounds": rounds}
     with loggers.telling(callbacks, about | {"data": network.data.name}) as tell:
-        for round_ in _shown(trained, start, rounds) if progress else trained:
+        for round_ in trained:
             unchecked.append((round_.t, round_.loss if network.device.type == "cpu" else round_.loss.clone()))
             if len(unchecked) >= LOOK_EVERY[network.device.type]:
                 _check_finite(network, unchecked, norms)
@@ -110,14 +107,6 @@ def simulate(
 def _metrics(network: Network, round_: Round) -> Mapping[str, float]:
     losses = loggers.of_participants("train_loss", round_.loss.tolist(), network.members)
     return {**losses, "consensus": float(consensus(round_.after.theta))}
-
-
-def _shown(trained: Iterator[Round], start: int, rounds: int | None) -> Iterator[Round]:
-    from cascadice.console import Console, track
-
-    if rounds is None:
-        raise ValueError("progress needs the number of rounds. Pass it, or leave progress out.")
-    return track(trained, rounds, Console(), "training", lambda round_: f"trained round {round_.t}", start=start)
 
 
 # Rounds between checks: reading a loss on CUDA waits for it, and the next rounds could be launched meanwhile.

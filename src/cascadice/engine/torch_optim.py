@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from cascadice import optimizers
-from cascadice.data.inputs import stacked
+from cascadice.data.inputs import at, stacked
 from cascadice.engine.learner import Participants, check_same_frozen, flatten, trainable
 from cascadice.names import lookup
 from cascadice.optimizers import Optimizer, State
@@ -49,19 +49,12 @@ EXECUTION_OPTIONS = ("params", "lr", "foreach", "capturable", "differentiable", 
 
 
 class Settings(NamedTuple):
-    """What determines an optimizer's step. All but `lr` must stay the same while it is watched.
+    """What determines an optimizer's step. All but `lr` must stay the same while it is watched."""
 
-    Attributes:
-        kind: The class in torch.optim.
-        options: The options of each parameter group.
-        parts: The learning rate of each parameter group, divided by the highest.
-        lr: The highest learning rate.
-    """
-
-    kind: type
-    options: tuple[dict[str, Any], ...]
-    parts: tuple[float, ...]
-    lr: float
+    kind: type  # in torch.optim
+    options: tuple[dict[str, Any], ...]  # of each parameter group
+    parts: tuple[float, ...]  # the learning rate of each parameter group, divided by the highest
+    lr: float  # the highest learning rate
 
 
 def settings(optimizer: torch.optim.Optimizer) -> Settings:
@@ -120,8 +113,7 @@ def pure_version(settings: Settings, places: Sequence[Tensor]) -> Optimizer:
     if all(group == groups[0] for group in groups):
         step = made(settings.options[0])
     else:
-        parts = zip(groups, places, strict=True)
-        step = grouped([(made(options), place, part) for (options, part), place in parts])
+        step = grouped([(made(options), own, part) for (options, part), own in zip(groups, places, strict=True)])
     return step if step.settings else step._replace(settings=_as_text(settings, places))
 
 
@@ -137,11 +129,7 @@ def _as_text(settings: Settings, places: Sequence[Tensor]) -> tuple[tuple[str, A
 
 
 def rebuilt(saved: Mapping[str, Any]) -> Optimizer:
-    """Rebuild an optimizer from its saved settings: a name in `OPTIMIZERS` or of torch.optim, options, perhaps `clip`.
-
-    Example:
-        >>> step = rebuilt({"optimizer": "adam", "betas": [0.9, 0.99], "clip": 1.0})
-    """
+    """Rebuild an optimizer from its settings: a name in `OPTIMIZERS` or of torch.optim, options, perhaps `clip`."""
     options = dict(saved)
     name, clip, groups = options.pop("optimizer"), options.pop("clip", None), options.pop("groups", None)
     if groups is None:
@@ -157,15 +145,11 @@ def rebuilt(saved: Mapping[str, Any]) -> Optimizer:
 def pure_versions(models: Sequence[nn.Module], watched: Sequence[torch.optim.Optimizer]) -> list[Optimizer]:
     """The pure step of each participant's optimizer; those that make the same step share one object."""
     known: list[tuple[Settings, list[Tensor], Optimizer]] = []
-    steps = []
     for model, optimizer in zip(models, watched, strict=True):
         own, places = settings(optimizer), group_places(model, optimizer)
         alike = (step for one, where, step in known if same_step(own, one) and all(map(torch.equal, places, where)))
-        if (step := next(alike, None)) is None:
-            step = pure_version(own, places)
-            known.append((own, places, step))
-        steps.append(step)
-    return steps
+        known.append((own, places, next(alike, None) or pure_version(own, places)))
+    return [step for *_, step in known]
 
 
 def group_places(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -202,8 +186,10 @@ def check_alike(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]
     if not models or len(models) != len(optimizers):
         counts = f"{len(models)} models and {len(optimizers)} optimizers"
         raise ValueError(f"each participant must have a model and an optimizer; found {counts}.")
-    for k, model in enumerate(models):
-        if _layout(model) != _layout(models[0]):
+    named = [(*model.named_parameters(), *model.named_buffers()) for model in models]
+    layouts = [[(name, v.shape, v.dtype, v.device, v.requires_grad) for name, v in each] for each in named]
+    for k, layout in enumerate(layouts):
+        if layout != layouts[0]:
             raise ValueError(f"all models must have the same names, shapes, dtypes and device; {k} differs from 0.")
     check_same_frozen(models)
     owners: dict[int, int] = {}
@@ -214,11 +200,6 @@ def check_alike(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]
             raise ValueError(f"optimizer {k} must step all parameters of model {k}, and no others; it does not.")
         if (owner := owners.setdefault(min(own), k)) != k:
             raise ValueError(f"participants must not share parameters; {owner} and {k} do.")
-
-
-def _layout(model: nn.Module) -> list[tuple[Any, ...]]:
-    named = (*model.named_parameters(), *model.named_buffers())
-    return [(name, value.shape, value.dtype, value.device, value.requires_grad) for name, value in named]
 
 
 class _DifferentiableRoots(TorchFunctionMode):
@@ -244,7 +225,7 @@ def torch_step(kind: Any, options: dict[str, Any]) -> Optimizer:
 
     def init(theta: Tensor) -> State:
         if theta.dim() > 1:
-            state: State = stacked([init(row) for row in theta])
+            state: State = stacked(map(init, theta))
             return state
         parameter = theta.detach().clone()
         made: Any = optimizer(parameter, torch.zeros_like(parameter), 1.0)
@@ -254,10 +235,8 @@ def torch_step(kind: Any, options: dict[str, Any]) -> Optimizer:
 
     def update(gradient: Tensor, state: State, theta: Tensor, lr: Tensor) -> tuple[Tensor, State]:
         if theta.dim() > 1:
-            rows = range(len(theta))
-            both: tuple[Tensor, State] = stacked(
-                [update(gradient[i], {name: value[i] for name, value in state.items()}, theta[i], lr[i]) for i in rows]
-            )
+            rows = (at((gradient, state, theta, lr), i) for i in range(len(theta)))
+            both: tuple[Tensor, State] = stacked([update(*row) for row in rows])
             return both
         parameter = theta.clone()
         made = optimizer(parameter, gradient, lr.to(theta.dtype))

@@ -23,10 +23,12 @@ def verified(network: Network, round_: Round) -> Round:
         wrong = ~(gap <= slack * moved + 16 * eps * size)
         if wrong.any():
             k = int(wrong.nonzero()[0])
+            pieces = unflatten(network.learner.training, (theirs - ours)[k]) if name == "theta" else ()
+            most = max(pieces, key=lambda named: float(named[1].norm()), default=None)
+            mostly = f", mostly in {most[0]}" if most else ""
             raise ValueError(
                 f"replaying the local work of participant {k} must give the same result; its {name} moved by "
-                f"{float(moved[k]):.3g} and is off by {float(gap[k]):.3g}"
-                f"{_mostly(network, (theirs - ours)[k]) if name == 'theta' else ''}. "
+                f"{float(moved[k]):.3g} and is off by {float(gap[k]):.3g}{mostly}. "
                 + _remedy(float(round_.loss[k]), float(again.loss[k]), slack)
             )
     return round_._replace(loss=torch.where(round_.loss.isnan(), again.loss, round_.loss))
@@ -43,12 +45,6 @@ def _remedy(theirs: float, ours: float, slack: float) -> str:
         "as backward() made them. A parameter without effect, such as a bias before BatchNorm, has a gradient of "
         "rounding errors, which Adam makes steps of: do without it (bias=False)."
     )
-
-
-def _mostly(network: Network, gap: torch.Tensor) -> str:
-    """The parameter in which most of a difference lies."""
-    pieces = {name: float(piece.norm()) for name, piece in unflatten(network.learner.training, gap)}
-    return f", mostly in {max(pieces, key=lambda name: pieces[name])}"
 
 
 def check_gossip(round_: Round) -> None:

@@ -10,7 +10,7 @@ step before it ended.
 statistics (BatchNorm) have no learning rate, and are updated all the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -101,10 +101,8 @@ def _with_noise(network: Network, alpha: float | Tensor, during: range | None) -
 
 def as_recorded(network: Network, rounds: Sequence[Round]) -> Network:
     """The network that draws what these consecutive rounds drew, and starts where they started."""
-    first = rounds[0].t
-
-    def recorded(part: str) -> Callable[[int], Any]:
-        return lambda t: getattr(rounds[t - first].draw, part)
-
-    batches, mixing, lr = (recorded(part) for part in ("batch", "W", "lr"))
-    return replace(network, initial=rounds[0].before, batches=batches, mixing=mixing, lr=lr)
+    drawn = {round_.t: round_.draw for round_ in rounds}
+    return replace(
+        network, initial=rounds[0].before, batches=lambda t: drawn[t].batch, mixing=lambda t: drawn[t].W,
+        lr=lambda t: drawn[t].lr,
+    )  # fmt: skip

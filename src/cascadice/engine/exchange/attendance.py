@@ -26,24 +26,19 @@ class Attendance:
     A peer that was late is not waited for until one of its messages is in time, with two exceptions. If everybody was
     late and still sends, this process is ahead of them. And a peer whose last message was that of the exchange before
     is late by less than a round: it is waited for a little, or it would stay so.
-
-    Attributes:
-        patience: Seconds to wait for the messages of a round.
-        late: Peers that are not waited for.
-        missed: How often something was missing, for each peer and reason.
     """
 
     def __init__(self, post: Post, patience: float, stops: bool) -> None:
-        self._post, self.patience, self._stops = post, patience, stops
-        self.late: set[int] = set()
-        self.missed: Counter[tuple[int, str]] = Counter()
+        self._post, self._stops = post, stops
+        self.patience = patience  # seconds to wait for the messages of a round
+        self.late: set[int] = set()  # peers that are not waited for
+        self.missed: Counter[tuple[int, str]] = Counter()  # for each peer and reason
         self._warned: set[int] = set()
 
     def until(self, peer: int, peers: Sequence[int], start: float, step: int) -> float:
         """Until when to wait for a peer, one of several, in the exchange with this number, which began at `start`."""
-        if peer not in self.late:
-            return start + self.patience
-        if self.late.issuperset(peers) and monotonic() - self._post.last_arrival(peer) < self.patience:
+        ahead = self.late.issuperset(peers) and monotonic() - self._post.last_arrival(peer) < self.patience
+        if peer not in self.late or ahead:
             return start + self.patience
         return start + self.patience * GRACE if self._post.last_step(peer) == step - 1 else start
 
@@ -55,17 +50,12 @@ class Attendance:
             log.warning("process %d is sending again.", peer)
 
     def missing(self, peer: int, what: str, error: MissingError) -> None:
-        """Stop, or note that a message is missing; the first of a peer and reason is logged.
-
-        Raises:
-            PeerError: If the policy is to stop.
-        """
+        """Stop, or note that a message is missing; the first of a peer and reason is logged."""
         why = str(error)
-        if self._stops and error.late:
-            late = f"nothing came for {self.patience:g} s. Is it still running?"
-            raise PeerError(f"process {peer} did not send {what}: {late}")
         if self._stops:
-            raise PeerError(f"process {peer} did not send {what}: {why}. Its own error may say more.")
+            late = f"nothing came for {self.patience:g} s. Is it still running?"
+            reason = late if error.late else f"{why}. Its own error may say more."
+            raise PeerError(f"process {peer} did not send {what}: {reason}")
         if error.late or self._post.gone(peer):
             self.late.add(peer)
         key = (peer, why if (peer, why) in self.missed or len(self.missed) < REASONS else "other reasons")

@@ -38,15 +38,11 @@ def apply_rule(round_: Round, rule: MixingRule, networks: int = 1) -> Round:
     if isinstance(chosen, Participants):
         return round_._replace(after=_checked_rows(chosen, round_, rule), rule=rule)
     W = _checked(chosen, round_, rule)
-    if networks > 1:
-        _check_apart(W.to_dense(), networks, f"the rule {_name(rule)} in round {round_.t}")
-    return round_._replace(draw=round_.draw._replace(W=W))
-
-
-def _check_apart(W: Float[Tensor, "n n"], networks: int, what: str) -> None:
     which = torch.arange(len(W), device=W.device) // (len(W) // networks)
-    if bool((W * (which[:, None] != which)).any()):
+    if networks > 1 and bool((W.to_dense() * (which[:, None] != which)).any()):
+        what = f"the rule {_name(rule)} in round {round_.t}"
         raise ValueError(f"networks side by side must not hear each other; {what} lets them.")
+    return round_._replace(draw=round_.draw._replace(W=W))
 
 
 def _checked_rows(mixed: Participants, round_: Round, rule: MixingRule) -> Participants:
@@ -90,24 +86,18 @@ class ByRule:
     """Each source costs a call of the rule, on everybody's rows."""
 
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
-        """What participants have after this round if they send `half`."""
         return _called(round_, round_.W, round_.before, half)
 
     def mixed(self, round_: Round) -> Float[Tensor, "n n"]:
-        """The W of the round; it says who hears whom."""
-        return round_.W
+        return round_.W  # it says who hears whom
 
     def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation:
-        """What becomes of a change of what is sent, and of what was there before: exactly."""
-
         def again(source: int) -> Tensor:
             return _theta(round_, round_.W, *_moved(round_, (before, half), source)) - round_.after.theta
 
         return _gathered(half, again)
 
     def push(self, round_: Round, at: Point, before: Perturbation | None, half: Perturbation) -> Perturbation:
-        """The derivative of the rule, `at` a change of (before, half) or where the round really was."""
-
         def along(source: int) -> Tensor:
             point, tangent = _moved(round_, at, source), (_dense(round_, before, source), _dense(round_, half, source))
             change: Tensor = _derived(round_, lambda mixed: jvp(mixed, point, tangent))[1]
@@ -116,7 +106,6 @@ class ByRule:
         return _gathered(half, along)
 
     def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
-        """Its transpose: the adjoint of what was sent, plus `plus`."""
         point = round_.before.theta, round_.half.theta
         of_before, of_half = _derived(round_, lambda mixed: vjp(mixed, *point)[1](adjoint.theta))
         if bool(of_before.any()):

@@ -94,13 +94,9 @@ class TrustRule:
 
 
 def cosine_trust(
-    network: Network,
-    *,
-    fading: float | None = None,
-    memory: float = EVIDENCE,
-    degree: int | None = None,
+    network: Network, *, fading: float | None = None, memory: float = EVIDENCE, degree: int | None = None,
     explore: bool = True,
-) -> TrustRule:
+) -> TrustRule:  # fmt: skip
     """A mixing rule by which participants drop neighbours whose recent updates point elsewhere than their own.
 
         D_j = Σ_s fading^s Δ_j^{t−s}        c[k, j] = −cos(D_k, D_j)
@@ -175,19 +171,16 @@ def weigh(
 ) -> Trust:
     """Trust after a round in which j's update scored `influence[k, j]` with k, about 1 at most; negative helped."""
     influence = torch.where(received, influence, 0.0)
-    weight = _agreement(influence, trust, received).square() * received
+    trusted = trust.trusted & received
+    mean = (influence * trusted).sum(1, keepdim=True) / trusted.sum(1, keepdim=True).clamp(min=1)
+    first = ~(trust.weight > 0).any(1, keepdim=True)
+    # how much those k trusts help it in this round, on average; in the first round, how much the best one does
+    agreement = -torch.where(first, influence.amin(1, keepdim=True), mean).clamp(max=0)
+    weight = agreement.square() * received
     total, weight = trust.total + weight * influence, trust.weight + weight
     remembered = memory / weight.clamp(min=memory)
     learnt = trust._replace(total=total * remembered, weight=weight * remembered)
     return learnt._replace(trusted=close_to_best(learnt))
-
-
-def _agreement(influence: Tensor, trust: Trust, received: Bool[Tensor, "n n"]) -> Float[Tensor, "n 1"]:
-    """How much those k trusts help it in this round, on average; in the first round, how much the best one does."""
-    trusted = trust.trusted & received
-    mean = (influence * trusted).sum(1, keepdim=True) / trusted.sum(1, keepdim=True).clamp(min=1)
-    first = ~(trust.weight > 0).any(1, keepdim=True)
-    return -torch.where(first, influence.amin(1, keepdim=True), mean).clamp(max=0)
 
 
 def close_to_best(trust: Trust) -> Bool[Tensor, "n n"]:

@@ -26,22 +26,14 @@ class FrameError(ValueError):
 
 
 class Frame(NamedTuple):
-    """Rows of participants: their parameters, or adjoints.
+    """Rows of participants: their parameters, or adjoints."""
 
-    Attributes:
-        kind: MODEL or ADJOINT; without rows STILL_WAITING, for a third process, or GOODBYE, the last of its sender.
-        step: The number of the exchange, the same in every process.
-        t: The round.
-        nodes: Whose rows they are.
-        not_finite: Participants whose rows came with it and were left out, because they are NaN or infinite.
-    """
-
-    kind: int
-    step: int
+    kind: int  # MODEL or ADJOINT; without rows STILL_WAITING, for a third process, or GOODBYE, the last of its sender
+    step: int  # the number of the exchange, the same in every process
     t: int
     nodes: Int[Tensor, " rows"]
     rows: Float[Tensor, "rows columns"]
-    not_finite: tuple[int, ...] = ()
+    not_finite: tuple[int, ...] = ()  # whose rows were left out, because they are NaN or infinite
 
 
 def size(rows: int, columns: int, dtype: torch.dtype) -> int:
@@ -70,11 +62,7 @@ def notice(kind: int, step: int = 0) -> Tensor:
 
 
 def announced(data: Tensor) -> tuple[int, int, int]:
-    """The kind and the number of a frame and its bytes, as it says itself; of these at most all that there are.
-
-    Raises:
-        FrameError: If it is not one of ours.
-    """
+    """The kind and the number of a frame and its bytes, as it says itself; of these at most all that there are."""
     if len(data) < HEADER.size:
         raise FrameError(f"a message of {len(data)} bytes, which is too short")
     magic, form, kind, step, _, rows, columns, number, _ = _header(data)
@@ -86,11 +74,9 @@ def announced(data: Tensor) -> tuple[int, int, int]:
 
 
 def unpack(data: Tensor, columns: int, dtype: torch.dtype, allowed: Mapping[int, frozenset[int]]) -> Frame:
-    """The frame in these bytes, if it is what is expected of its sender; else a FrameError says what is wrong.
+    """The frame at the start of these bytes, a view of them if its rows are finite; else a FrameError says why not.
 
-    Args:
-        data: At least the frame; what follows it is ignored. The frame's rows are views of it if all are finite.
-        allowed: The participants whose rows its sender may send, by kind.
+    `allowed` has the participants whose rows its sender may send, by kind.
     """
     kind, step, _ = announced(data)
     if kind not in allowed:
@@ -122,8 +108,7 @@ def not_finite(data: Tensor) -> int | None:
     rows, columns, number, _ = _header(data)[5:]
     end = size(rows, columns, TYPES[number])
     nodes, values = _rows(data[HEADER.size : end], rows, columns, TYPES[number])
-    wrong = nodes[~values.isfinite().all(1)]
-    return int(wrong[0]) if len(wrong) else None
+    return next(iter(nodes[~values.isfinite().all(1)].tolist()), None)
 
 
 def _rows(body: Tensor, rows: int, columns: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -20,11 +20,10 @@ from cascadice.engine.exchange import frames
 from cascadice.engine.exchange.attendance import PATIENCE, Attendance, PeerError
 from cascadice.engine.exchange.frames import ADJOINT, MODEL, STILL_WAITING, Frame
 from cascadice.engine.exchange.post import MissingError, Post
-from cascadice.engine.exchange.routes import Routes, as_rows, from_rows, renormalised, rescaled, routes
-from cascadice.engine.exchange.stacked import Point
+from cascadice.engine.exchange.routes import Routes, as_rows, from_rows, renormalised, routes
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network
-from cascadice.engine.rounds import Adjoint, Perturbation, Round, rows_of
+from cascadice.engine.rounds import Adjoint, Round, rows_of
 from cascadice.engine.simulation import DivergedError
 from cascadice.topology.mixing import full_precision
 
@@ -36,19 +35,12 @@ SETTLING = 0.3  # seconds between the first and the last of those whom a newcome
 
 
 class Joined(NamedTuple):
-    """What a process heard that came into a training.
+    """What a process heard that came into a training."""
 
-    Attributes:
-        t: The round that it heard.
-        start: The round to start with.
-        W: By which it mixed what it heard; nothing of its own.
-        participants: What its own participants have now.
-    """
-
-    t: int
-    start: int
-    W: Float[Tensor, "n n"]
-    participants: Participants
+    t: int  # the round that it heard
+    start: int  # the round to start with
+    W: Float[Tensor, "n n"]  # by which it mixed what it heard; nothing of its own
+    participants: Participants  # what its own participants have now
 
 
 class Messages:
@@ -61,11 +53,6 @@ class Messages:
         group: A process group that can send and receive; `Pairs`, where processes may come back.
         policy: What to do without a message that should have come: "stop", or "carry-on" without it.
         patience: Seconds to wait for messages in a round; by default 60 before a stop, 2 where it goes on.
-
-    Attributes:
-        post: What was sent, received and refused.
-        attendance: Which messages were missing, and who is not waited for.
-        incomplete: Whether messages were missing in the round that was applied last.
 
     Example:
         >>> exchange = Messages(part_of(network, parts[rank]), parts, rank, dist.group.WORLD)
@@ -87,7 +74,8 @@ class Messages:
         self._place = {k: place for place, k in enumerate(parts[rank])}
         self._known: tuple[Tensor, Routes] | None = None
         self._step, self._overtaken, self._waited = 0, 0, -1
-        self._mixed, self.incomplete, self._sent = torch.empty(0), False, list[Tensor]()
+        self._mixed, self._sent = torch.empty(0), list[Tensor]()
+        self.incomplete = False  # whether messages were missing in the round that was applied last
         # an adjoint goes to whoever was heard: its rows are of the receiver's participants
         allowed = {peer: {MODEL: frozenset(parts[peer]), ADJOINT: frozenset(parts[rank])} for peer in self._peers}
         largest = {peer: max(len(parts[peer]), len(self._own)) for peer in self._peers}
@@ -100,7 +88,6 @@ class Messages:
         self.attendance = Attendance(self.post, usual if patience is None else patience, self._stops)
 
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
-        """What own participants have after this round if they send `half`."""
         rows, ways = as_rows(half), self._routes(round_.W)
         self._overtaken = self._overtaken + 1 if self._is_overtaken(ways) else 0
         earlier, self._sent = self._sent, []
@@ -139,9 +126,11 @@ class Messages:
         return came
 
     def _averaged(self, W: Tensor, sums: Tensor, rows: Tensor, came: Tensor) -> tuple[Tensor, Tensor]:
-        """W with own rows over those who came, and the sums over these as averages."""
+        """W with own rows over those who came, and sums over these as averages; who has nobody left keeps its row."""
         mine = W[self._own]
-        return W.index_copy(0, self._own, renormalised(mine, came, self._own)), rescaled(sums, rows, mine, came)
+        full, left = mine.sum(1, keepdim=True), (mine * came).sum(1, keepdim=True)
+        averages = torch.where(left > 0, sums * (full / left).to(rows), rows)
+        return W.index_copy(0, self._own, renormalised(mine, came, self._own)), averages
 
     def _routes(self, W: Float[Tensor, "n n"]) -> Routes:
         """What W asks of this process; that of the last W is remembered, because W is often the same for long."""
@@ -150,11 +139,9 @@ class Messages:
         return self._known[1]
 
     def mixed(self, round_: Round) -> Float[Tensor, "n n"]:
-        """The W of the round that was applied last: own rows as they really were, those of others as planned."""
-        return self._mixed
+        return self._mixed  # of the round applied last: own rows as they really were, those of others as planned
 
     def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
-        """The adjoint of what own participants sent, plus `plus`; into `out` if given."""
         W, planned = round_.W.to_dense(), self._network.mixing(round_.t).to_dense()
         wide = adjoint.theta.new_zeros(len(self._own), self._columns)
         wide[:, : adjoint.theta.shape[1]] = adjoint.theta
@@ -173,16 +160,14 @@ class Messages:
         theta = theta if plus is None else theta.add_(plus)
         return adjoint._replace(theta=theta if out is None else out.copy_(theta))
 
-    def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> NoReturn:
+    def replay(self, *_: Any) -> NoReturn:
         """Changes of others' models are nobody's to replay."""
         raise ValueError(
             "the truth of one update needs everybody's models in one place. Between processes, use reverse gossip or "
             "whole-run influence, which pass adjoints from neighbour to neighbour."
         )
 
-    def push(self, round_: Round, at: Point, before: Perturbation | None, half: Perturbation) -> NoReturn:
-        """As `replay`."""
-        self.replay(round_, before, half)
+    push = replay
 
     def behind(self) -> int:
         """How many exchanges to leave out to be in step with the others; 0 if this process is.
@@ -210,13 +195,7 @@ class Messages:
         """Come into a training that is going on: hear one round of it, and start from the average of what was heard.
 
         The others must have begun with `begin`: messages are numbered as rounds, whatever round they say they are of.
-
-        Args:
-            here: What own participants have; what nobody sends stays as it is.
-            timeout: Seconds to wait for a message.
-
-        Returns:
-            What was heard, and the round to start with; None if nobody sends anything.
+        What nobody sends stays as it is `here`; None if nobody sends anything for `timeout` seconds.
         """
         end, first = monotonic() + timeout, float("inf")
         while (now := monotonic()) < min(end, first + SETTLING) and len(came := self._newest()) < len(self._peers):
@@ -282,9 +261,9 @@ class Messages:
         return self.post.receive(peer, kind, step, end, self.attendance.patience)
 
     def _check_finite(self, t: int, sent: Sequence[Tensor]) -> None:
-        wrong = (node for data in sent if (node := frames.not_finite(data)) is not None)
-        if (node := next(wrong, None)) is not None:
-            raise DivergedError(t, self._place[node], sent="sent parameters that") from None
+        for data in sent:
+            if (node := frames.not_finite(data)) is not None:
+                raise DivergedError(t, self._place[node], sent="sent parameters that") from None
 
 
 def _product(W: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:

@@ -22,11 +22,6 @@ LOOK_EVERY = 0.02  # seconds
 class Pairs:
     """Sends to and receives from other processes, as a process group does, and connects again when asked.
 
-    Args:
-        store: A store that all processes see, e.g. a TCPStore.
-        rank: The number of this process.
-        interface: The network interface to listen on.
-
     Example:
         >>> store = dist.TCPStore("127.0.0.1", 29500, is_master=False)
         >>> exchange = Messages(mine, parts, rank, Pairs(store, rank), policy="carry-on")
@@ -38,11 +33,9 @@ class Pairs:
         self._closed = threading.Event()
 
     def send(self, tensors: list[Tensor], peer: int, tag: int) -> Any:
-        """As of a process group."""
         return self._groups[peer].send(tensors, int(peer > self._rank), tag)
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int) -> Any:
-        """As of a process group."""
         return self._groups[peer].recv(tensors, int(peer > self._rank), tag)
 
     def connect(self, peer: int) -> bool:

@@ -102,19 +102,16 @@ class Post:
         peers: The other processes it talks to, and how many bytes the largest message of each has.
         read: Makes a frame of the bytes that a peer sent, or raises a FrameError; called when it is asked for.
         lossy: What to do when one side is ahead by more messages than are kept: drop some, or wait for the other.
-
-    Attributes:
-        sent, received: Bytes, for each peer; received are those of messages that were asked for, as their headers say.
-        usable: The peers of which a message could be read.
-        refused: What was wrong with messages that were not used, and how often.
     """
 
     def __init__(
         self, group: Any, peers: Mapping[int, int], read: Callable[[int, Tensor], Frame], lossy: bool = False
     ) -> None:
         self._group, self._read, self._lossy, self._closing = group, read, lossy, False
-        self.sent, self.received, self.refused = Counter[int](), Counter[int](), Counter[str]()
-        self.usable = set[int]()
+        # bytes, for each peer; received are those of messages that were asked for, as their headers say
+        self.sent, self.received = Counter[int](), Counter[int]()
+        self.refused = Counter[str]()  # what was wrong with messages that were not used
+        self.usable = set[int]()  # peers of which a message could be read
         self._peers = {peer: _Peer(size) for peer, size in peers.items()}
         self._threads = list[threading.Thread]()
         for peer in peers:
@@ -146,10 +143,7 @@ class Post:
         """Return the frame with this number, waited for until the clock `monotonic` says `end`.
 
         If the peer has said that it waits for another one, in the exchange before, it is waited for `longer`. The rows
-        of the frame are valid until the next message of the same peer is received.
-
-        Raises:
-            MissingError: If it is wrong, was lost or left out, does not come in time, or its sender is gone.
+        of the frame are valid until the next message of the same peer is received. A MissingError says why none is.
         """
         received = self._wait_for(peer, (kind, step), end, longer)
         self._peers[peer].use(received.buffer)

@@ -152,11 +152,7 @@ def alone(draw: Draw, before: Participants, half: Participants) -> Float[Tensor,
 
 
 def without(attackers: Sequence[int]) -> MixingRule:
-    """The oracle: all others know the attackers and give them no weight. Attackers mix as before.
-
-    Example:
-        >>> *_, last = simulate(network, 100, rule=without([3, 7]))  # doctest: +SKIP
-    """
+    """The oracle: all others know the attackers and give them no weight. Attackers mix as before."""
     bad = torch.tensor(list(attackers), dtype=torch.int64)
 
     def rule(draw: Draw, before: Participants, half: Participants) -> Tensor:

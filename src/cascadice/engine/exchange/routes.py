@@ -1,7 +1,4 @@
-"""What a mixing matrix asks of one process: to whom it sends, from whom it hears, how it averages what came.
-
-What travels is a row for each participant: its parameters and real-valued buffers.
-"""
+"""What a mixing matrix asks of one process: to whom it sends, from whom it hears, how it averages what came."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,18 +11,12 @@ from cascadice.engine.learner import Participants
 
 
 class Routes(NamedTuple):
-    """What a mixing matrix asks of one process.
-
-    Attributes:
-        W, mine: The matrix, and the rows of own participants.
-        sends: The processes that hear the same own participants, by these.
-        awaited: The processes that own participants hear.
-    """
+    """What a mixing matrix asks of one process."""
 
     W: Float[Tensor, "n n"]
-    mine: Float[Tensor, "m n"]
-    sends: dict[tuple[int, ...], list[int]]
-    awaited: list[int]
+    mine: Float[Tensor, "m n"]  # the rows of own participants
+    sends: dict[tuple[int, ...], list[int]]  # own participants -> the processes that hear just these
+    awaited: list[int]  # the processes that own participants hear
 
 
 def routes(W: Float[Tensor, "n n"], parts: Sequence[Tensor], rank: int) -> Routes:
@@ -40,26 +31,14 @@ def routes(W: Float[Tensor, "n n"], parts: Sequence[Tensor], rank: int) -> Route
 
 
 def renormalised(mine: Float[Tensor, "m n"], came: Tensor, own: Tensor) -> Float[Tensor, "m n"]:
-    """Rows of W without those who did not come, scaled to their sums; who is left with nobody keeps its own.
-
-    Example:
-        >>> renormalised(torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([True, False, True]), torch.tensor([0]))
-        tensor([[0.7143, 0.0000, 0.2857]])
-    """
+    """Rows of W without those who did not come, scaled to their sums; who is left with nobody keeps its own."""
     full, left = mine.sum(1, keepdim=True), (mine * came).sum(1, keepdim=True)
     alone = torch.zeros_like(mine)
     alone[torch.arange(len(own)), own] = full[:, 0]
     return torch.where(left > 0, mine * came * (full / left), alone)
 
 
-def rescaled(mixed: Tensor, rows: Tensor, mine: Float[Tensor, "m n"], came: Tensor) -> Tensor:
-    """Sums over those who came, as averages; rows of who is left with nobody."""
-    full, left = mine.sum(1, keepdim=True), (mine * came).sum(1, keepdim=True)
-    return torch.where(left > 0, mixed * (full / left).to(rows), rows)
-
-
 def _real_buffers(participants: Participants) -> dict[str, Tensor]:
-    """The buffers that travel."""
     return {name: buffer for name, buffer in participants.buffers.items() if buffer.is_floating_point()}
 
 

@@ -25,7 +25,11 @@ Point = tuple[Perturbation | None, Perturbation] | None
 
 @runtime_checkable
 class Exchange(Protocol):
-    """How what participants send becomes what they have: stacked in memory, or as messages along the edges."""
+    """How what participants send becomes what they have: stacked in memory, or as messages along the edges.
+
+    `replay` says exactly what becomes of a change of (before, half), `push` to first order, `at` a change of both;
+    `pull` is its transpose, plus `plus`. Results are written into `out` if given.
+    """
 
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants: ...
 
@@ -56,34 +60,25 @@ def _mixed(
 
 @dataclass(frozen=True)
 class Averaging:
-    """The exchange of rounds that W mixes. It is linear, so a change is pushed exactly.
+    """The exchange of rounds that W mixes. It is linear, so a change is pushed exactly."""
 
-    Attributes:
-        blocks: How many networks stand side by side, none of which hears another: W is block diagonal.
-    """
-
-    blocks: int = 1
+    blocks: int = 1  # networks side by side, none of which hears another: W is block diagonal
 
     def apply(self, round_: Round, half: Participants, out: Participants | None = None) -> Participants:
-        """What participants have after this round if they send `half`; into the buffers `out` if given."""
         if self.blocks == 1:
             return mix(round_.W, half, out)
         return _mixed(partial(_product_of_blocks, self._diagonal(round_.W)), half, out)
 
     def mixed(self, round_: Round) -> Float[Tensor, "n n"]:
-        """The W by which the round was really mixed: the one that was drawn."""
         return round_.W
 
     def replay(self, round_: Round, before: Perturbation | None, half: Perturbation) -> Perturbation:
-        """What becomes of a change of what is sent: exactly."""
         return spread(round_.W, half)
 
     def push(self, round_: Round, at: Point, before: Perturbation | None, half: Perturbation) -> Perturbation:
-        """The derivative of the exchange: the same wherever it is taken."""
         return spread(round_.W, half)
 
     def pull(self, round_: Round, adjoint: Adjoint, plus: Tensor | None, out: Tensor | None) -> Adjoint:
-        """Its transpose: the adjoint of what was sent, plus `plus`; into `out` if given."""
         if self.blocks == 1:
             return adjoint._replace(theta=gossip_transposed(round_.W, adjoint.theta, plus=plus, out=out))
         theta = _product_of_blocks(self._diagonal(round_.W).mT, adjoint.theta, out)
@@ -113,12 +108,12 @@ def spread(W: Float[Tensor, "n n"], half: Perturbation) -> Perturbation:
     if not len(reached):  # nobody hears it
         none = half.nodes[:0]
         return Perturbation(none, none, half.theta[:0], {})
-    to = torch.searchsorted(reached, hears)
-    where, size = torch.stack([to, row]), (len(reached), len(nodes))
+    where, size = torch.stack([torch.searchsorted(reached, hears), row]), (len(reached), len(nodes))
     mixing = torch.sparse_coo_tensor(where, weights.to(half.theta.dtype), size, check_invariants=False).to(device)
-    state = {name: _kept(value, had, reached) for name, value in half.state.items()}
-    theta = product(mixing, half.theta)
-    return Perturbation((reached % n).to(device), (reached // n).to(device), theta, state)
+    place = torch.searchsorted(reached, had).to(device)  # state does not travel: one just reached has none
+    fresh = {name: value.new_zeros(len(reached), *value.shape[1:]) for name, value in half.state.items()}
+    state = {name: fresh[name].index_copy(0, place, value) for name, value in half.state.items()}
+    return Perturbation((reached % n).to(device), (reached // n).to(device), product(mixing, half.theta), state)
 
 
 def _outgoing(W: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,12 +125,3 @@ def _outgoing(W: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     within = torch.arange(len(row)) - (degree[nodes].cumsum(0) - degree[nodes])[row]
     link = order[(degree.cumsum(0) - degree)[nodes][row] + within]
     return row, weights[link], receivers[link]
-
-
-def _kept(value: Tensor, had: Tensor, reached: Tensor) -> Tensor:
-    """State does not travel: a pair has what it had, and one just reached has none."""
-    fresh = value.new_zeros(len(reached), *value.shape[1:])
-    place = torch.searchsorted(reached, had).clamp(max=len(reached) - 1)
-    still = reached[place] == had
-    fresh[place[still].to(value.device)] = value[still.to(value.device)]
-    return fresh

@@ -15,18 +15,7 @@ from torch import Tensor, nn
 from cascadice.data.inputs import Inputs
 from cascadice.engine.fast.double_backward import non_reentrant_checkpoints, tolerate_user_hooks, without_checkpoints
 from cascadice.engine.fast.hooks import LayerCalls, Tape
-from cascadice.engine.learner import (
-    Alphas,
-    Buffers,
-    Learner,
-    Step,
-    call,
-    flatten,
-    loss_of,
-    pure_step,
-    trainable,
-    unflatten,
-)  # fmt: skip
+from cascadice.engine.learner import Alphas, Buffers, Learner, Step, forward, loss_of, pure_step, trainable, unflatten
 from cascadice.optimizers import State
 
 
@@ -57,7 +46,7 @@ def eager_loss(learner: Learner, own: dict[str, Any], buffers: Buffers, x: Input
         return loss_of(own, learner, buffers, x, y)
     learner.masks.rewind()
     with learner.casting(y.device):
-        return learner.loss(call(learner.training, x), y), {}
+        return learner.loss(forward(learner.training, None, x, None), y), {}
 
 
 def channels_last(x: Inputs) -> Inputs:
@@ -72,8 +61,9 @@ def eager_step(learner: Learner, tapes: list[Tape] | None = None) -> Step:
     The learner must be a twin that nobody else uses. If its layers are hooked, the tape of each pass goes to `tapes`.
     """
     calls = getattr(learner.training, "calls", LayerCalls())
-    sizes = [p.numel() for p in trainable(learner.training).values()]
-    row = flatten(learner.training)  # reused: fresh memory costs more than filling it
+    parameters = list(trainable(learner.training).values())
+    sizes = [p.numel() for p in parameters]
+    row = parameters[0].new_empty(sum(sizes))  # reused: fresh memory costs more than filling it
 
     def step(
         theta: Tensor, state: State, buffers: Buffers, x: Inputs, y: Tensor, lr: Tensor, samples: Alphas,

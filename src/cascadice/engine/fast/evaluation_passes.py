@@ -16,32 +16,33 @@ from torch.func import grad_and_value
 from torch.utils._pytree import tree_map
 
 from cascadice.data.inputs import Inputs, at, stacked
-from cascadice.engine.evaluation import Evaluation, check_measure_differentiable, measured
+from cascadice.engine.evaluation import Evaluation, check_measure_differentiable, check_rows, measured
 from cascadice.engine.fast.double_backward import non_reentrant_checkpoints
 from cascadice.engine.fast.eager import assign_parameters, channels_last
 from cascadice.engine.fast.rows import each_row, over_rows, twin
-from cascadice.engine.learner import Buffers, Learner, Participants, call, forward, measure_all, trainable
+from cascadice.engine.learner import Buffers, Learner, Participants, forward, measure_all, trainable
+from cascadice.engine.networks import Network
 from cascadice.engine.rounds import rows_of
 from cascadice.losses import Loss
 
 
 def row_losses(
-    learner: Learner, strategy: str, evaluation: Evaluation, here: Participants, nodes: Sequence[int]
+    network: Network, evaluation: Evaluation, here: Participants, nodes: Sequence[int]
 ) -> Float[Tensor, " p"]:
     """L(θ_p; z') of rows that belong to these participants. Cost: a forward pass each."""
-    losses: Tensor = _over_sets(measured, learner, strategy, evaluation, here, nodes, steady=False)
+    losses: Tensor = _over_sets(measured, network, evaluation, here, nodes, steady=False)
     return losses
 
 
 def row_gradients(
-    learner: Learner, strategy: str, evaluation: Evaluation, here: Participants, nodes: Sequence[int],
-    weights: Tensor | None = None, out: Tensor | None = None,
+    network: Network, evaluation: Evaluation, here: Participants, nodes: Sequence[int], weights: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> tuple[Float[Tensor, " p"], Float[Tensor, "p d"]]:  # fmt: skip
     """L(θ_p; z') and ∇L(θ_p; z'), the latter times weights if given. Cost: a forward and a backward pass each."""
-    if strategy == "loop":
-        return _eager_gradients(learner, evaluation, here.theta, here.buffers, nodes, weights, out)
-    steady = weights is not None
-    loss, gradient = _over_sets(_gradient_row, learner, strategy, evaluation, here, nodes, steady=steady)
+    if network.strategy == "loop":
+        check_rows(network, here.theta, nodes)
+        return _eager_gradients(network.learner, evaluation, here.theta, here.buffers, nodes, weights, out)
+    loss, gradient = _over_sets(_gradient_row, network, evaluation, here, nodes, steady=weights is not None)
     return loss, gradient if weights is None else torch.mul(gradient, weights[:, None], out=out)
 
 
@@ -56,11 +57,12 @@ def _gradient_row(learner: Learner, theta: Tensor, *rest: Any) -> tuple[Tensor, 
 
 
 def _over_sets(
-    row: Callable[..., Any], learner: Learner, strategy: str, evaluation: Evaluation, here: Participants,
-    nodes: Sequence[int], steady: bool,
+    row: Callable[..., Any], network: Network, evaluation: Evaluation, here: Participants, nodes: Sequence[int],
+    steady: bool,
 ) -> Any:  # fmt: skip
     """Run each row on its evaluation set; sets of the same size in one sweep."""
-    theta, _, buffers = here
+    check_rows(network, here.theta, nodes)
+    (theta, _, buffers), learner, strategy = here, network.learner, network.strategy
     if not evaluation.own:
         shared = (evaluation.x, evaluation.y, evaluation.measure)
         return over_rows(row, strategy, learner, *shared, steady=steady)(theta, buffers)
@@ -93,11 +95,9 @@ def _eager_gradients(
         x, y = evaluation.of(nodes[k])
         parameters, x = assign_parameters(own.evaluating, theta[k]), channels_last(x)
         with torch.enable_grad(), non_reentrant_checkpoints():
-            own_buffers = {name: buffer[k] for name, buffer in buffers.items()}
-            plain = not own_buffers and own.compute is None
-            model = own.evaluating
-            outputs = call(model, x) if plain else forward(model, {**parameters, **own_buffers}, x, own.compute)
-            loss = evaluation.measure(outputs, y)
+            plain = not buffers and own.compute is None
+            tensors = None if plain else {**parameters, **at(buffers, k)}
+            loss = evaluation.measure(forward(own.evaluating, tensors, x, own.compute), y)
             check_measure_differentiable(loss)
             pieces = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
         for piece, place in zip(pieces, torch.split(gradients[k], sizes), strict=True):

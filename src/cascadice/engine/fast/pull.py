@@ -11,7 +11,7 @@ overwrite their results, so these are cloned.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -24,20 +24,15 @@ from cascadice.engine.dropout import DropoutStart
 from cascadice.engine.fast.double_backward import twice_differentiable
 from cascadice.engine.fast.hooks import Tape
 from cascadice.engine.fast.rows import Fetch, each_row, over_rows, twin
-from cascadice.engine.fast.tape import (
-    Directional,
-    Layers,
-    eager_directional,
-    eager_read,
-    generic_directional,
-    pure_directional,
-    read,
-)  # fmt: skip
+from cascadice.engine.fast.tape import Directional, Layers, directional_for, eager_read, read
 from cascadice.engine.learner import Alphas, Learner, Participants, gradient, pure_step
 from cascadice.engine.rounds import Adjoint
 from cascadice.optimizers import Optimizer, State
 
 Factors = tuple[()] | tuple[Tensor, Tensor]
+
+# always the same object for the same arguments, so that what was compiled for it is reused
+_directional = lru_cache(maxsize=16)(directional_for)
 
 
 def pull_rows(
@@ -60,14 +55,6 @@ def pull_rows(
     theta, state, inner, by_sample = results
     pulled = Adjoint(theta, {name: value.clone() for name, value in state.items()})
     return pulled, inner.clone(), by_sample.clone()
-
-
-@lru_cache(maxsize=16)
-def _directional(strategy: str, layers: Layers | None) -> Directional:
-    """Always the same object for the same arguments, so that what was compiled for it is reused."""
-    if layers is None:
-        return generic_directional
-    return partial(eager_directional if strategy == "loop" else pure_directional, layers)
 
 
 def _steps_back(

@@ -10,8 +10,10 @@ threads do not survive a fork.
 """
 
 import os
-from collections.abc import Callable, MutableMapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -24,7 +26,6 @@ from torch.utils._pytree import tree_leaves
 from cascadice.data.inputs import at, stacked
 from cascadice.engine.dropout import DropoutStart
 from cascadice.engine.fast.cuda_graphs import captured_call
-from cascadice.engine.fast.determinism import deterministic
 from cascadice.engine.fast.double_backward import tolerate_user_hooks
 from cascadice.engine.learner import Learner
 from cascadice.engine.networks import LocalInputs
@@ -62,17 +63,9 @@ def over_rows(
 ) -> Callable[..., Any]:  # fmt: skip
     """A function of stacked arguments that calls `row(learner, *arguments, *fetched, *shared)` for each of their rows.
 
-    Args:
-        row: The function of one participant.
-        strategy: "loop" goes row by row; anything else is one sweep.
-        learner: Passed to `row`; loops pass the worker's twin of it.
-        shared: Arguments that are the same for all rows.
-        workers: How many threads a loop may use; forward-mode derivatives need 1.
-        fetch: Loads large inputs: everything at once for a sweep, row by row for a loop.
-        steady: Whether the number of rows is always the same, so that a sweep may be compiled and captured on CUDA.
-            This happens once per `row` and shared objects, and the next call overwrites the results.
-        out: Where a loop writes the first of its results.
-        starts: Where the random draws of each row begin, if the model draws; such models are only run in loops.
+    Loops use that many `workers` (threads), fetch inputs row by row, write the first result to `out`, and begin a row's
+    random draws at its entry of `starts`. A sweep is compiled and captured on CUDA if the number of rows is `steady`:
+    once per `row` and shared objects, and the next call overwrites the results.
     """
     if strategy != "loop":
         compiles = steady and strategy == "compile" and _on_cuda(learner)
@@ -125,6 +118,30 @@ def without_recompile_limit(sweep: Callable[..., Any]) -> Callable[..., Any]:
 
 # the shared objects are kept beside what was compiled for them: their ids are the key, and must not be given to others
 _compiled_sweeps: MutableMapping[Learner, dict[tuple[Any, ...], tuple[Callable[..., Any], Any]]] = WeakKeyDictionary()
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Run cuDNN without benchmarks, and compiled code without atomic sums (an embedding's gradient has them).
+
+    Where torch has no deterministic algorithm, it uses the usual one and its warning is silenced.
+    """
+    was = torch.are_deterministic_algorithms_enabled()
+    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    settings: Any = torch.utils.deterministic
+    filled, tf32 = settings.fill_uninitialized_memory, torch.backends.cudnn.allow_tf32
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    settings.fill_uninitialized_memory = False  # filling costs a pass over every new tensor
+    try:
+        with (
+            warnings.catch_warnings(),
+            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32),
+        ):
+            warnings.filterwarnings("ignore", message=".*deterministic.*", category=UserWarning)
+            yield
+    finally:
+        torch.use_deterministic_algorithms(was, warn_only=only_warned)
+        settings.fill_uninitialized_memory = filled
 
 
 def twin(learner: Learner, worker: int) -> Learner:

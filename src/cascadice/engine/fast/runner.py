@@ -10,7 +10,7 @@ participants, in any order, or for one several times.
 
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.func import jvp
 from torch.utils._pytree import tree_map
 
+from cascadice.data.batches import PADDING
 from cascadice.data.inputs import Inputs, at
 from cascadice.engine.fast.buffers import RoundBuffers
 from cascadice.engine.fast.double_backward import twice_differentiable
@@ -25,11 +26,20 @@ from cascadice.engine.fast.pull import optimizer_factors, pull_rows, scores_from
 from cascadice.engine.fast.rows import over_rows
 from cascadice.engine.fast.strategies import local_work
 from cascadice.engine.fast.tape import Layers, verified_layers
-from cascadice.engine.groups import Phase, over_groups, phases_in
+from cascadice.engine.groups import over_groups, phases_in, weights_in
 from cascadice.engine.learner import Alphas, Buffers, Learner, Participants, local_steps
 from cascadice.engine.networks import Group, LocalInputs, Network, Nodes, dropout_starts, load, rates
 from cascadice.engine.rounds import Adjoint, Draw, Tangent, rows_of
 from cascadice.optimizers import State
+
+
+class Rows(NamedTuple):
+    """Rows before their local work in a round, or in a phase of one; `nodes` are the participants they stand for."""
+
+    draw: Draw
+    before: Participants
+    nodes: Nodes
+    samples: Alphas
 
 
 class Runner:
@@ -39,116 +49,105 @@ class Runner:
         self.network = network
         self._work = cache(local_work)
 
-    def work(
-        self, drawn: Draw, before: Participants, nodes: Nodes, samples: Alphas, **how: Any
-    ) -> tuple[Participants, Tensor, Any]:
+    def work(self, rows: Rows, **how: Any) -> tuple[Participants, Tensor, Any]:
         """Rows after their local work, their losses and, if `layers` are given, their tapes."""
-        phases = phases_in(self.network, drawn)
+        phases = phases_in(self.network, rows.draw)
         if len(phases) == 1:
-            return self._work_phase(drawn, before, nodes, samples, **how)
-        ends = list(self._phase_ends(phases, before, nodes, samples, **how))
-        counts = torch.stack([phase.counts(nodes) for phase in phases]).to(before.theta)
+            return self._work_phase(rows, **how)
+        ends = list(self._phase_ends(rows, phases, **how))
+        counts = torch.stack([(phase.batch[:, :, 0] != PADDING).sum(1) for phase in phases]).to(rows.before.theta)
+        counts = counts if rows.nodes is None else counts[:, list(rows.nodes)]
         losses = (counts * torch.stack([loss for _, loss in ends])).sum(0) / counts.sum(0).clamp(min=1)
         return ends[-1][0], losses, ()
 
-    def _phase_ends(
-        self, phases: Sequence[Phase], rows: Participants, nodes: Nodes, samples: Alphas, **how: Any
-    ) -> Iterator[tuple[Participants, Tensor]]:
+    def _phase_ends(self, rows: Rows, phases: Sequence[Draw], **how: Any) -> Iterator[tuple[Participants, Tensor]]:
         """Rows and their losses after each phase."""
+        here = rows.before
         for phase in phases:
-            rows, loss, _ = self._work_phase(phase.draw, rows, nodes, phase.of(samples), **how)
-            yield rows, loss
+            here, loss, _ = self._work_phase(Rows(phase, here, rows.nodes, weights_in(phase, rows.samples)), **how)
+            yield here, loss
 
-    def _phase_starts(
-        self, phases: Sequence[Phase], before: Participants, nodes: Nodes, samples: Alphas
-    ) -> list[Participants]:
-        """Rows before each phase."""
-        return [before, *(rows for rows, _ in self._phase_ends(phases[:-1], before, nodes, samples))]
+    def _phases(self, rows: Rows) -> list[Rows]:
+        """The rows before each phase."""
+        phases = phases_in(self.network, rows.draw)
+        befores = [rows.before, *(here for here, _ in self._phase_ends(rows, phases[:-1]))]
+        each = zip(phases, befores, strict=True)
+        return [Rows(phase, here, rows.nodes, weights_in(phase, rows.samples)) for phase, here in each]
 
     def _work_phase(
-        self, drawn: Draw, before: Participants, nodes: Nodes, samples: Alphas, strategy: str | None = None,
-        layers: Layers | None = None, buffers: RoundBuffers | None = None,
-    ) -> tuple[Participants, Tensor, Any]:  # fmt: skip
+        self, rows: Rows, strategy: str | None = None, layers: Layers | None = None, buffers: RoundBuffers | None = None
+    ) -> tuple[Participants, Tensor, Any]:
         # without a named strategy, rows are replayed, and their number changes from hop to hop: never compile
-        few = self.network.strategy == "loop" or len(before.theta) == 1
+        few = self.network.strategy == "loop" or len(rows.before.theta) == 1
         chosen = strategy or ("loop" if few else "vmap")
 
         def run(group: Group, members: Nodes, given: tuple[Participants, Alphas]) -> Any:
-            rows, weights = given
-            fetch = partial(self._inputs, drawn, members, weights, group)
-            return self._work(chosen, group.learner, layers)(rows, fetch, None if group.nodes else buffers)
+            before, weights = given
+            fetch = partial(self._inputs, rows.draw, members, weights, group)
+            return self._work(chosen, group.learner, layers)(before, fetch, None if group.nodes else buffers)
 
-        like = before, before.theta.new_zeros(len(before.theta)), ()
-        return over_groups(self.network, drawn, nodes, (before, samples), like, run)
+        like = rows.before, rows.before.theta.new_zeros(len(rows.before.theta)), ()
+        return over_groups(self.network, rows.draw, rows.nodes, (rows.before, rows.samples), like, run)
 
-    def push(
-        self, drawn: Draw, before: Participants, tangent: Tangent, nodes: Nodes, samples: Alphas, d_samples: Alphas
-    ) -> tuple[Participants, Tangent]:
+    def push(self, rows: Rows, tangent: Tangent, d_samples: Alphas) -> tuple[Participants, Tangent]:
         """Rows after their local work, and its derivative along a change of (θ, state) and of the samples' weights."""
-        phases, half = phases_in(self.network, drawn), before
-        befores = self._phase_starts(phases, before, nodes, samples)
-        for phase, here in zip(phases, befores, strict=True):
-            weights = phase.of(samples), phase.of(d_samples)
-            half, tangent = self._push_phase(phase.draw, here, tangent, nodes, *weights)
-        return half._replace(buffers=before.buffers), tangent
+        half = rows.before
+        for phase in self._phases(rows):
+            half, tangent = self._push_phase(phase, tangent, weights_in(phase.draw, d_samples))
+        return half._replace(buffers=rows.before.buffers), tangent
 
-    def _push_phase(
-        self, drawn: Draw, before: Participants, tangent: Tangent, nodes: Nodes, samples: Alphas, d_samples: Alphas
-    ) -> tuple[Participants, Tangent]:
+    def _push_phase(self, rows: Rows, tangent: Tangent, d_samples: Alphas) -> tuple[Participants, Tangent]:
         def run(group: Group, members: Nodes, given: Any) -> Any:
-            rows, change, weights, d_weights = given
-            inputs = load(self.network, drawn, members, weights, group)
+            before, change, weights, d_weights = given
+            inputs = load(self.network, rows.draw, members, weights, group)
             moving = tuple(part[:, : group.steps, : group.size] for part in d_weights)
             sweep = over_rows(_pushed, self.network.strategy, group.learner, workers=1, starts=inputs.starts)
             with twice_differentiable():
-                return sweep(rows, *change, *inputs[:4], moving)
+                return sweep(before, *change, *inputs[:4], moving)
 
-        like: Any = (before[:2], tuple(tangent))
-        given = (before, tangent, samples, d_samples)
-        (theta, state), change = over_groups(self.network, drawn, nodes, given, like, run)
-        return Participants(theta, state, before.buffers), Tangent(*change)
+        like: Any = (rows.before[:2], tuple(tangent))
+        given = (rows.before, tangent, rows.samples, d_samples)
+        (theta, state), change = over_groups(self.network, rows.draw, rows.nodes, given, like, run)
+        return Participants(theta, state, rows.before.buffers), Tangent(*change)
 
     def pull(
-        self, drawn: Draw, before: Participants, adjoint: Adjoint, nodes: Nodes, samples: Alphas, scores: bool,
-        through: bool, out: Tensor | None,
-    ) -> tuple[Adjoint, Float[Tensor, " rows"], Float[Tensor, "rows samples"]]:  # fmt: skip
+        self, rows: Rows, adjoint: Adjoint, scores: bool, through: bool, out: Tensor | None
+    ) -> tuple[Adjoint, Float[Tensor, " rows"], Float[Tensor, "rows samples"]]:
         """λ^t of these rows, what inner steps add to λ^{t+½} · Δ, and the samples' scores if requested.
 
         Steps of an earlier phase are scored by the λ that reaches its end, as inner steps are: see `pull.pull_rows`.
         """
-        phases = phases_in(self.network, drawn)
+        phases = self._phases(rows)
         if len(phases) == 1:
-            return self._pull_phase(drawn, before, adjoint, nodes, samples, scores, through, out)
-        befores = self._phase_starts(phases, before, nodes, samples)
-        ends = [*befores[1:], befores[-1]]  # the last one does not matter: there, λ − λ^{t+½} is 0
-        half, inner, parts = adjoint.theta, adjoint.theta.new_zeros(len(before.theta)), list[Tensor]()
-        for phase, here, end in reversed(list(zip(phases, befores, ends, strict=True))):
-            inner = inner + ((adjoint.theta - half) * (end.theta - here.theta)).sum(1)
-            rows = (phase.draw, here, adjoint, nodes, phase.of(samples))
-            adjoint, own, more = self._pull_phase(*rows, scores, True, None)
+            return self._pull_phase(rows, adjoint, scores, through, out)
+        ends = [*phases[1:], phases[-1]]  # the last one does not matter: there, λ − λ^{t+½} is 0
+        half, inner, parts = adjoint.theta, adjoint.theta.new_zeros(len(adjoint.theta)), list[Tensor]()
+        for phase, end in reversed(list(zip(phases, ends, strict=True))):
+            inner = inner + ((adjoint.theta - half) * (end.before.theta - phase.before.theta)).sum(1)
+            adjoint, own, more = self._pull_phase(phase, adjoint, scores, True, None)
             inner, parts = inner + own, [more, *parts]
         return adjoint, inner, torch.cat(parts, 1)
 
     def _pull_phase(
-        self, drawn: Draw, before: Participants, adjoint: Adjoint, nodes: Nodes, samples: Alphas, scores: bool,
-        through: bool, out: Tensor | None,
-    ) -> tuple[Adjoint, Float[Tensor, " rows"], Float[Tensor, "rows samples"]]:  # fmt: skip
+        self, rows: Rows, adjoint: Adjoint, scores: bool, through: bool, out: Tensor | None
+    ) -> tuple[Adjoint, Float[Tensor, " rows"], Float[Tensor, "rows samples"]]:
+        drawn, before, nodes, samples = rows
+
         def run(group: Group, members: Nodes, given: tuple[Participants, Adjoint, Alphas]) -> Any:
-            rows, own, weights = given
+            own, of_half, weights = given
             pulled, inner, parts = pull_rows(
-                group.learner, self.network.strategy, self.layers(drawn, group), rows,
-                partial(self._inputs, drawn, members, weights, group), rates(self.network, drawn, members), own,
+                group.learner, self.network.strategy, self.layers(drawn, group), own,
+                partial(self._inputs, drawn, members, weights, group), rates(self.network, drawn, members), of_half,
                 scores=scores, through=through, out=None if group.nodes else out,
                 starts=dropout_starts(self.network, drawn, members),
             )  # fmt: skip
             if not scores:  # some strategies compute them all the same
                 return pulled, inner, parts[:, :0]
-            return pulled, inner, parts.view(len(rows.theta), -1, group.size or drawn.batch.shape[2])
+            return pulled, inner, parts.view(len(own.theta), -1, group.size or drawn.batch.shape[2])
 
         shape = (len(before.theta), *drawn.batch.shape[1:]) if scores else (len(before.theta), 0)
-        given = (before, adjoint, samples)
         like = (adjoint, adjoint.theta.new_zeros(shape[:1]), adjoint.theta.new_zeros(shape))
-        pulled, inner, parts = over_groups(self.network, drawn, nodes, given, like, run)
+        pulled, inner, parts = over_groups(self.network, drawn, nodes, (before, adjoint, samples), like, run)
         return pulled, inner, parts.flatten(1)
 
     def readable(self, drawn: Draw, tape: Any) -> bool:

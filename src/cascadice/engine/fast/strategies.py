@@ -24,10 +24,9 @@ from torch.func import vmap
 
 from cascadice.data.inputs import Inputs, at
 from cascadice.engine.fast.buffers import RoundBuffers, allocate, copy_into
-from cascadice.engine.fast.determinism import deterministic
 from cascadice.engine.fast.eager import eager_step
 from cascadice.engine.fast.hooks import Tape
-from cascadice.engine.fast.rows import Fetch, each_row, twin, without_recompile_limit
+from cascadice.engine.fast.rows import Fetch, deterministic, each_row, twin, without_recompile_limit
 from cascadice.engine.fast.tape import Layers, taped_step
 from cascadice.engine.learner import Alphas, Learner, Participants, Step, local_steps, measure_all
 from cascadice.engine.networks import LocalInputs

@@ -30,8 +30,7 @@ from torch.func import functional_call, grad
 
 from cascadice.data.inputs import Inputs, in_precision
 from cascadice.engine.dropout import Masks
-from cascadice.engine.fast.convolution import FastConvDoubleBackward
-from cascadice.engine.fast.double_backward import twice_differentiable
+from cascadice.engine.fast.double_backward import FastConvDoubleBackward, twice_differentiable
 from cascadice.engine.fast.eager import assign_parameters, eager_loss
 from cascadice.engine.fast.hooks import Tape, hook_layers
 from cascadice.engine.learner import (
@@ -105,9 +104,9 @@ def _verify(learner: Learner, strategy: str, theta: Tensor, buffers: Buffers, x:
         if hooked is None:
             return None
         with torch.no_grad(), twice_differentiable(), exact.masks.of(0 if learner.stochastic else None, y.device):
-            directional = eager_directional if strategy == "loop" else pure_directional
-            both = directional(hooked, hooked.learner.twin(), *arguments, True)
-            scores_alone = directional(hooked, hooked.learner.twin(), *arguments, False)
+            directional = directional_for(strategy, hooked)
+            both = directional(hooked.learner.twin(), *arguments, True)
+            scores_alone = directional(hooked.learner.twin(), *arguments, False)
             expected = generic_directional(exact, *arguments, True)
         pairs = ((both[0], expected[0]), (scores_alone[0], expected[0]), (both[1], expected[1]))
         return layers(learner, x, buffers) if all(_near(*pair) for pair in pairs) else None
@@ -196,6 +195,13 @@ def taped_step(
     tapes.append(tuple(zip(inputs, by_outputs, strict=True)))
     delta, state = layers.learner.optimizer.update(by_theta, state, theta, lr)
     return torch.add(theta, delta, out=out), state, buffers, loss
+
+
+def directional_for(strategy: str, layers: Layers | None) -> Directional:
+    """How scores and Hessian-vector products are computed with this strategy, and these layers if there are any."""
+    if layers is None:
+        return generic_directional
+    return partial(eager_directional if strategy == "loop" else pure_directional, layers)
 
 
 def pure_directional(
