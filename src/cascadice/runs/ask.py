@@ -18,17 +18,15 @@ from cascadice.runs import forecast, memory, store
 from cascadice.runs.distributed import together
 from cascadice.runs.distributed.processes import ONE_PROCESS, World
 from cascadice.runs.distributed.shared_facts import facts_of_question
-from cascadice.runs.eval_samples import evaluate_on_first
 from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, locked_for_writing
 from cascadice.runs.playing import playable
-from cascadice.runs.question import FORMAT, Question, check_fits, check_note, question_note
+from cascadice.runs.question import FORMAT, Question, check_fits, check_note, evaluate_on_first, question_note
 from cascadice.runs.recording import Recording, open_recording, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, read_summary
 from cascadice.runs.sweeps import UNFINISHED, remove_sweeps, rows_by_round, sweep_run
 from cascadice.runs.words import PLANNED, in_words, print_summary
 
 FIGURE = "influence.png"
-SCORED = ("hops", "kinds", "samples", "points", "sources", "every")  # what `score_rounds` takes
 
 
 class Answering(NamedTuple):
@@ -44,7 +42,7 @@ def answers(
 ) -> Iterator[RoundInfluence]:
     """Yield the influence of each round's updates as the rounds arrive."""
     evaluation = evaluate_on_first(question.eval_samples, network)
-    settings = {name: getattr(question, name) for name in SCORED}
+    settings = {name: getattr(question, name) for name in ("hops", "kinds", "samples", "points", "sources", "every")}
     return score_rounds(network, rounds, evaluation, **settings, exchange=exchange)
 
 
@@ -144,11 +142,10 @@ def _of_final_models(recording: Recording, question: Question, world: World) -> 
         if all(world.tell(done)):
             return
         files.write_json(place / NOTE, note)
-        swept = sweep_run(replace(played, exchange=exchange), question, place, console)
-        if swept.losses:
-            untrained, trained = swept.losses
-            files.write_json(place / LOSSES, {"format": FORMAT, "trained": trained, "untrained": untrained})
-        each = [rows_by_round(kind, result) for kind, result in swept.scores.items()]
+        scores, losses = sweep_run(replace(played, exchange=exchange), question, place, console)
+        if losses:
+            files.write_json(place / LOSSES, {"format": FORMAT, "trained": losses[1], "untrained": losses[0]})
+        each = [rows_by_round(kind, result) for kind, result in scores.items()]
         for t, rows in enumerate(zip(*each, strict=True)):
             write_part(place, renumbered(concatenate(rows), network.members), t, note)
         files.flush(place, parts(place).values())

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from cascadice.engine import Evaluation, Network, draw
+from cascadice.engine.backwards import segment
 from cascadice.engine.operator import Exchange
 from cascadice.influence.trust import RULES
 from cascadice.influence.weighted_run import WeightedRun, final_value
@@ -15,8 +16,8 @@ from cascadice.runs import store
 from cascadice.runs.config import Config, length_of
 from cascadice.runs.distributed.departures import read_departures
 from cascadice.runs.distributed.processes import ONE_PROCESS, World
-from cascadice.runs.eval_samples import evaluate_on_first
-from cascadice.runs.folder import launcher, read_manifest, resuming, run_fingerprint
+from cascadice.runs.folder import launcher, read_manifest, resuming
+from cascadice.runs.question import evaluate_on_first
 from cascadice.runs.recording import RecordedRounds, Recording
 from cascadice.runs.saved import as_drawn
 
@@ -29,7 +30,7 @@ class Playable:
         network: Trains as the run did.
         rounds: How many rounds the run had.
         recorded: All its rounds, if all of them were recorded.
-        length: How many rounds to keep at a time, if not the default for the network.
+        length: How many rounds to keep at a time; the same after a restart, so that the checkpoints fit.
         exchange, world: How what participants send is exchanged, and by which processes, if not in memory.
     """
 
@@ -38,7 +39,7 @@ class Playable:
     network: Network
     rounds: int
     recorded: RecordedRounds | None
-    length: int | None = None
+    length: int
     exchange: Exchange | None = None
     world: World = ONE_PROCESS
 
@@ -70,7 +71,11 @@ class Playable:
 def playable(run: Recording) -> Playable:
     """Prepare an opened run to be trained again, with the recorded draws if all rounds were recorded."""
     folder, config, network = run.folder, run.config, run.network
-    _check_rule(config, folder)
+    if config.rule is not None and not lookup(RULES, config.rule, "rule").averages:
+        raise ValueError(
+            f"a run can be trained again at other weights only if its participants average; {folder} used the rule "
+            f"{config.rule!r}, which does not. Train it with another rule, or with none."
+        )
     manifest = read_manifest(folder)
     if away := read_departures(folder).away:
         of = (manifest.get("process") or {}).get("of", 1)
@@ -87,12 +92,12 @@ def playable(run: Recording) -> Playable:
             f"{folder} diverged in round {rounds}, so it has no final models. Train it with a lower learning rate, or "
             "ask what its updates did within a few hops: --kind truth."
         )
-    saved = set(store.saved_rounds(folder))
-    missing = next((t for t in range(rounds) if t not in saved), None)
+    saved, length = store.saved_rounds(folder), segment(network, rounds)
+    missing = min(set(range(rounds)).difference(saved), default=None)
     if missing is None:
-        recorded = RecordedRounds(folder, range(rounds), network, run_fingerprint(folder, config))
+        recorded = RecordedRounds(folder, range(rounds), network, run.fingerprint)
         averaged = recorded[-1].rule is None  # gossip in an order that a recording cannot repeat is read as a rule
-        return Playable(folder, config, as_drawn(network, folder), rounds, recorded if averaged else None)
+        return Playable(folder, config, as_drawn(network, folder), rounds, recorded if averaged else None, length)
     if config.saved is not None:
         raise ValueError(
             f"a network that was built in Python can be trained again only from its rounds; {folder} lacks round "
@@ -103,26 +108,13 @@ def playable(run: Recording) -> Playable:
             f"the rule {config.rule!r} chose W during the run, so every round must be recorded; "
             f"{folder} lacks round {missing}. Train it again with --record all."
         )
-    _check_draws(folder, network, max((t for t in saved if t < rounds), default=None))
-    return Playable(folder, config, network, rounds, None)
-
-
-def _check_draws(folder: Path, network: Network, t: int | None) -> None:
-    """Check that the settings give the recorded draws: a continued run may have had other learning rates."""
-    if t is None:
-        return
-    then, now = store.load_draw(folder, t), draw(network, t)
-    rate, planned = (torch.as_tensor(each.lr, dtype=torch.float64).cpu() for each in (then, now))
-    if not torch.equal(then.batch, now.batch) or not torch.allclose(rate, planned):
-        raise ValueError(
-            f"{folder} cannot be trained again: its settings give other batches or learning rates for round "
-            f"{t} than its recording. Train it with --record all."
-        )
-
-
-def _check_rule(config: Config, folder: Path) -> None:
-    if config.rule is not None and not lookup(RULES, config.rule, "rule").averages:
-        raise ValueError(
-            f"a run can be trained again at other weights only if its participants average; {folder} used the rule "
-            f"{config.rule!r}, which does not. Train it with another rule, or with none."
-        )
+    if earlier := [t for t in saved if t < rounds]:  # a continued run may have had other learning rates
+        t = earlier[-1]
+        then, now = store.load_draw(folder, t), draw(network, t)
+        rate, planned = (torch.as_tensor(each.lr, dtype=torch.float64).cpu() for each in (then, now))
+        if not torch.equal(then.batch, now.batch) or not torch.allclose(rate, planned):
+            raise ValueError(
+                f"{folder} cannot be trained again: its settings give other batches or learning rates for round "
+                f"{t} than its recording. Train it with --record all."
+            )
+    return Playable(folder, config, network, rounds, None, length)

@@ -5,15 +5,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from cascadice import files
-from cascadice.engine import Network
+from cascadice.engine import Evaluation, Network, evaluate_on
 from cascadice.influence.estimators import ESTIMATORS, PAIRS, WHOLE_RUN_KINDS
 from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.tables import NOTE, parts, read_note
 from cascadice.influence.weighted_run import focus
 from cascadice.influence.whole_run_shares import POINTS
 from cascadice.names import lookup
-from cascadice.runs.eval_samples import check_eval_samples
 from cascadice.runs.folder import CHAIN, CONFIG, check_writable
 from cascadice.runs.words import PLANNED
 
@@ -123,6 +124,18 @@ def check_fits(question: Question, network: Network, rounds: int | None = None) 
     start, stop = question.during or (0, 1)
     if rounds is not None and not 0 <= start < stop <= rounds:
         raise ValueError(f"during must be within rounds 0:{rounds}, the first below the second; found {start}:{stop}.")
+
+
+def check_eval_samples(count: int | None, network: Network) -> None:
+    """Check that there are at least as many test samples as requested."""
+    if (count or 0) > (available := len(network.data.test)):
+        raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {count}.")
+
+
+def evaluate_on_first(count: int | None, network: Network) -> Evaluation:
+    """The loss on the first `count` test samples, or on all of them."""
+    check_eval_samples(count, network)
+    return evaluate_on(network, network.data.test.subset(torch.arange(count or len(network.data.test))))
 
 
 def question_note(question: Question, run: str, rounds: int | None = None) -> dict[str, str]:
