@@ -27,20 +27,15 @@ def build_recorded(
 ) -> Network:  # fmt: skip
     """Build the network of the run in a folder, after checking that it was trained with these settings and data.
 
-    With several processes, W has the rows that all processes really used.
-
-    Args:
-        settings: Settings that may differ: `device`, `data_root`.
-        world: The processes that compute together, each with its part of the network.
-
-    Raises:
-        ValueError: If the settings do not have the run's fingerprint, or the data set is another one; or if the folder
-            belongs to another process, or those of other processes to another run.
+    `settings` may change `device` and `data_root`. With several processes, each builds its part, and W has the rows
+    that all processes really used.
     """
     run_fingerprint(folder, config)
     check_process(folder, None, world)
     if not world.alone:
-        _check_same_run(folder, config, world)
+        told = world.tell(facts_of_run(folder, config))
+        if wrong := not_one_run([folder_name(rank) for rank in range(world.size)], told):
+            raise ValueError(wrong)
     if config.saved is not None:
         network = network_of(folder, config, settings)
     else:
@@ -52,12 +47,6 @@ def build_recorded(
     return replace(network, mixing=really(network.mixing, world.tell(read_departures(folder).rows)))
 
 
-def _check_same_run(folder: Path, config: Config, world: World) -> None:
-    told = world.tell(facts_of_run(folder, config))
-    if wrong := not_one_run([folder_name(rank) for rank in range(world.size)], told):
-        raise ValueError(wrong)
-
-
 def check_process(folder: Path, network: Network | None, world: World) -> None:
     """Raise ValueError if the run in a folder belongs to another process; `network` is this one's part, if known."""
     if not (manifest := read_manifest(folder)):
@@ -65,21 +54,26 @@ def check_process(folder: Path, network: Network | None, world: World) -> None:
     then = manifest.get("process")
     if then is not None and not (isinstance(then, dict) and {"rank", "of", "members"} <= then.keys()):
         raise ValueError(f"process in {folder / MANIFEST} must have rank, of and members; found {then!r}. Restore it.")
-    if world.alone:
-        if then is not None:
+    if then is None:
+        if not world.alone:
             raise ValueError(
-                f"{folder} is the part of one of {then['of']} processes, which compute together. Use: "
-                f"{launcher(then['of'])} COMMAND {folder.parent}"
+                f"{folder} must belong to process {world.rank} of {world.size}; it is the run of a single process. "
+                "Leave out torchrun."
             )
         return
-    if then is None or (then["rank"], then["of"]) != (world.rank, world.size):
-        found = "the run of a single process" if then is None else f"that of process {then['rank']} of {then['of']}"
-        remedy = (
-            "Leave out torchrun" if then is None else f"Start {then['of']} processes, in the order of their folders"
+    rank, of, members = then["rank"], then["of"], then["members"]
+    if world.alone:
+        raise ValueError(
+            f"{folder} is the part of one of {of} processes, which compute together. Use: {launcher(of)} COMMAND "
+            f"{folder.parent}"
         )
-        raise ValueError(f"{folder} must belong to process {world.rank} of {world.size}; it is {found}. {remedy}.")
-    if network is not None and then["members"] != list(network.members):
-        raise ValueError(f"{folder} holds participants {then['members']}; this process has {list(network.members)}.")
+    if (rank, of) != (world.rank, world.size):
+        raise ValueError(
+            f"{folder} must belong to process {world.rank} of {world.size}; it is that of process {rank} of {of}. "
+            f"Start {of} processes, in the order of their folders."
+        )
+    if network is not None and members != list(network.members):
+        raise ValueError(f"{folder} holds participants {members}; this process has {list(network.members)}.")
 
 
 def check_data(folder: Path, data: DataSet) -> None:
@@ -96,7 +90,8 @@ def check_version(folder: Path) -> None:
     """Raise ValueError if a later version trained the run in a folder: this version may compute different bits."""
     versions = read_manifest(folder).get("versions")
     trained = str(versions.get("cascadice", "0")) if isinstance(versions, dict) else "0"
-    if _numbers(trained) > _numbers(cascadice.__version__):
+    later, now = ([int(part) for part in re.findall(r"\d+", each)[:3]] for each in (trained, cascadice.__version__))
+    if later > now:
         raise ValueError(
             f"{folder} was trained with cascadice {trained}, which is later than {cascadice.__version__}. Resume it "
             "with that version."
@@ -120,11 +115,6 @@ def version_warning(manifest: Mapping[str, Any]) -> str:
     found = manifest.get("versions")
     now, then = versions(), found if isinstance(found, dict) else {}
     other = [name for name in ("torch", "numpy") if then.get(name, now[name]) != now[name]]
-    if not other:
-        return ""
     each = " and ".join(f"{name} {then[name]} (now {now[name]})" for name in other)
-    return f"a part of the run was trained with {each}: its bits may differ from those of a run that was never stopped"
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", version)[:3]]
+    bits = "its bits may differ from those of a run that was never stopped"
+    return f"a part of the run was trained with {each}: {bits}" if other else ""

@@ -59,7 +59,8 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
     check_writable(folder, "a run")
     present = {path.name for path in folder.iterdir()} - {locks.LOCK} if folder.exists() else set()
     if not present:
-        _check_outside(folder)
+        if around := _run_around(Path(os.path.realpath(folder))):  # only the other's writer may write there
+            raise ValueError(f"{folder} is inside the run in {around}. Choose an --out that is outside every run.")
         return
     if not _holds_run(folder, present):
         raise ValueError(f"{folder} holds files that do not belong to a run. Choose another folder.")
@@ -78,12 +79,6 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
                 f"a resumed run must keep its settings; {name} is {recorded[name]!r} in {folder}, {value!r} here. "
                 "Leave it out, or use another folder."
             )
-
-
-def _check_outside(folder: Path) -> None:
-    """Refuse to begin a run inside another: only the other's writer may write there."""
-    if around := _run_around(Path(os.path.realpath(folder))):
-        raise ValueError(f"{folder} is inside the run in {around}. Choose an --out that is outside every run.")
 
 
 def _check_not_linked(folder: Path) -> None:
@@ -120,13 +115,6 @@ def locked_for_writing(*folders: Path) -> Iterator[None]:
     """Lock these folders for writing; if one is inside a run, at whatever depth, lock the whole run.
 
     Files that killed writers left unfinished are removed.
-
-    Raises:
-        ValueError: If somebody else is writing there.
-
-    Example:
-        >>> with locked_for_writing(Path("runs/demo/influence")):  # doctest: +SKIP
-        ...     ...
     """
     with ExitStack() as stack:
         for folder in folders:
@@ -182,12 +170,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
 
 
 def launcher(processes: int) -> str:
-    """The command that starts cascadice in this many processes.
-
-    Example:
-        >>> launcher(4)
-        'torchrun --nproc-per-node 4 -m cascadice'
-    """
+    """The command that starts cascadice in this many processes."""
     return "cascadice" if processes == 1 else f"torchrun --nproc-per-node {processes} -m cascadice"
 
 
@@ -202,14 +185,12 @@ def resuming(folder: Path, manifest: Mapping[str, Any]) -> str:
 
 def read_run_config(folder: Path) -> Config:
     """Read the configuration in a folder that must hold a run."""
-    if not (folder / CONFIG).exists() and (parts := len(list(folder.glob(f"rank-*/{CONFIG}")))):
-        raise ValueError(
-            f"{folder} holds the run of {parts} processes, which compute together. Use: {launcher(parts)} COMMAND "
-            f"{folder}"
-        )
-    if not (folder / CONFIG).exists():
-        raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that {WRITERS} wrote.")
-    return read_config(folder)
+    if (folder / CONFIG).exists():
+        return read_config(folder)
+    if parts := len(list(folder.glob(f"rank-*/{CONFIG}"))):
+        use = f"{launcher(parts)} COMMAND {folder}"
+        raise ValueError(f"{folder} holds the run of {parts} processes, which compute together. Use: {use}")
+    raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that {WRITERS} wrote.")
 
 
 def read_manifest(folder: files.Folder) -> dict[str, Any]:

@@ -37,11 +37,7 @@ class NodeSettings(NamedTuple):
 
 
 def read_participants(text: str) -> NodeSettings:
-    """Parse the settings that differ for some participants.
-
-    >>> read_participants("2,5-6:optimizer=momentum,beta=0.95,lr=0.01")
-    NodeSettings(nodes=(2, 5, 6), settings={'optimizer': 'momentum', 'lr': 0.01}, optimizer_options=('beta=0.95',))
-    """
+    """Parse the settings that differ for some participants, e.g. "2,5-6:optimizer=momentum,beta=0.95,lr=0.01"."""
     nodes, _, rest = text.partition(":")
     if not NODES.fullmatch(nodes.strip()) or not rest.strip():
         raise ValueError(f"participants must read nodes:name=value,…, e.g. {EXAMPLE}; found {text!r}.")
@@ -60,7 +56,7 @@ def read_participants(text: str) -> NodeSettings:
 def check_once(texts: Sequence[str]) -> None:
     """Refuse two values of one setting for the same participant, unless the second is an exception in a larger group.
 
-    >>> check_once(["0-3:lr=0.1", "1:lr=0.2"])
+    "0-3:lr=0.1" may be followed by "1:lr=0.2".
     """
     for (one, first), (other, second) in combinations([(text, read_participants(text)) for text in texts], 2):
         again = {*first.settings, *read_options(first.optimizer_options)}

@@ -45,19 +45,8 @@ def ask_pairs(
 ) -> Float[Tensor, "n n"]:
     """Compute who substitutes for whom in a run; see `influence.interplay`. Call again to continue an interrupted call.
 
-    Args:
-        run: The folder of the run; it is trained again, so its rounds need not have been recorded.
-        question: A question of kind "pairs"; `at`, `on` and `eval_samples` are used.
-        out: The folder for the table (None: `pairs` in the run's folder).
-        settings: Settings that may differ from those it was trained with: `device`, `data_root`.
-        overwrite: Whether to replace pairs with other settings.
-        world: The processes, of which there must be only one.
-
-    Returns:
-        `[j, i]`: how much i's whole-run influence changes when j is left out. Negative: they substitute for each other.
-
-    Example:
-        >>> change = ask_pairs("runs/demo", Question(("pairs",)))  # doctest: +SKIP
+    The run is trained again, so its rounds need not have been recorded. Returns `[j, i]`: how much i's whole-run
+    influence changes when j is left out. Negative: they substitute for each other.
     """
     if not world.alone:
         raise ValueError("pairs can be computed only in one process, for a run of one process. Leave out torchrun.")
