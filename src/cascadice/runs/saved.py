@@ -167,11 +167,7 @@ def _data_in(kept: SavedNetwork) -> DataSet:
 
 
 def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None = None) -> Network:
-    """The network saved in a folder: the original object if this process saved it, otherwise a rebuilt one.
-
-    Raises:
-        ValueError: If its model or loss cannot be built, or if the first round does not come out the same.
-    """
+    """The network saved in a folder: the original object if this process saved it, otherwise a rebuilt one."""
     living = _living.get(config.saved or "")
     if living is not None and not settings:
         return as_drawn(living, folder)
@@ -244,11 +240,9 @@ def _frozen(model: nn.Module, tensors: Tensors) -> nn.Module:
 
 def unknown(config: Config) -> list[str]:
     """Which of "model" and "loss" other processes cannot build unless told how by the flag of that name."""
-    tables: dict[str, tuple[str, Mapping[str, Any]]] = {
-        "model": (config.model, models.MODELS),
-        "loss": (config.loss, LOSSES),
-    }
-    return [what for what, (name, table) in tables.items() if name not in table and not references.is_reference(name)]
+    named: list[tuple[str, str, Mapping[str, Any]]]
+    named = [("model", config.model, models.MODELS), ("loss", config.loss, LOSSES)]
+    return [what for what, name, table in named if name not in table and not references.is_reference(name)]
 
 
 def as_drawn(network: Network, folder: Path) -> Network:
@@ -264,29 +258,3 @@ def as_drawn(network: Network, folder: Path) -> Network:
     if known(first).generators:
         drawn["generators"] = lambda t: known(t).generators
     return replace(network, **drawn, lr=lambda t: known(t).lr)
-
-
-def loss_name(network: Network, given: Any) -> str:
-    """The name or reference of the loss: the one given, or the one known."""
-    loss = network.learner.loss
-    known = next((name for name, (function, _) in LOSSES.items() if function is loss), None)
-    return named("loss", given) or known or references.reference_to(loss) or str(getattr(loss, "__name__", "own"))
-
-
-def named(what: str, given: Any) -> str | None:
-    """The name or reference that was given, or the reference to the function that was given."""
-    if given is None or isinstance(given, str):
-        return given
-    reference = references.reference_to(given)
-    if reference is None:
-        raise ValueError(
-            f"{what} must be a function that other processes can import, or its name package.module:name; found "
-            f"{getattr(given, '__qualname__', given)!r}. Put it into a module."
-        )
-    return reference
-
-
-def check_table(name: str | None, table: Mapping[str, Any], what: str) -> None:
-    """Check that a given name is in the table or is a reference."""
-    if name is not None and not references.is_reference(name):
-        lookup(table, name, what)

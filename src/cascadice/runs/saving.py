@@ -3,14 +3,14 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from cascadice import files, models
+from cascadice import files, models, references
 from cascadice.console import Console, track
 from cascadice.data import DATASETS
 from cascadice.data.batches import sizes
@@ -18,6 +18,7 @@ from cascadice.engine import Network, Round
 from cascadice.files import locks
 from cascadice.influence.checks import check_form, check_many, check_rounds
 from cascadice.losses import LOSSES
+from cascadice.names import lookup
 from cascadice.optimizers import OPTIMIZERS
 from cascadice.runs import saved
 from cascadice.runs.config import UNNAMED, Config, to_json
@@ -119,25 +120,25 @@ def _started(network: Network, first: Round) -> Network:
 
 def _marked(network: Network, rounds: Iterable[Round]) -> Iterator[tuple[Round, bool]]:
     """Yield each round, and whether it is the last."""
-    earlier = None
-    for round in rounds:
-        check_form(network, round)
-        if earlier is not None:
-            check_rounds([earlier, round])
-            yield earlier, False
-        earlier = round
-    if earlier is not None:
-        yield earlier, True
+    for round, following in pairwise(chain(rounds, [None])):
+        if round is not None and following is not None:
+            check_form(network, following)
+            check_rounds([round, following])
+        yield round, following is None
 
 
 def describe(
     network: Network, first: Round, *, model: Source = None, data: Source = None, loss: Source = None
 ) -> Config:
     """The settings of a network that was built in Python, as far as settings can express it."""
-    of_model, of_data = saved.named("model", model), saved.named("data", data)
-    for name, table, what in ((of_model, models.MODELS, "model"), (of_data, DATASETS, "data set")):
-        saved.check_table(name, table, what)
-    saved.check_table(saved.named("loss", loss), LOSSES, "loss")
+    of_model, of_data, of_loss = (named(*one) for one in (("model", model), ("data", data), ("loss", loss)))
+    known = ((of_model, models.MODELS, "model"), (of_data, DATASETS, "data set"), (of_loss, LOSSES, "loss"))
+    for name, table, what in known:
+        if name is not None and not references.is_reference(name):
+            lookup(table, name, what)
+    own_loss = network.learner.loss
+    of_loss = of_loss or next((name for name, (function, _) in LOSSES.items() if function is own_loss), None)
+    of_loss = of_loss or references.reference_to(own_loss) or str(getattr(own_loss, "__name__", "own"))
     training = network.learner.training
     made = models.made_by(training) or models.Made(type(training).__name__)
     each = [_settings(network, first, k) for k in range(network.nodes)]
@@ -149,13 +150,26 @@ def describe(
     return Config(
         data=of_data or network.data.name or GIVEN, nodes=network.nodes, topology=GIVEN, partition=GIVEN,
         model=of_model or made.name, model_options=() if of_model else tuple(_option(*one) for one in made.options),
-        loss=saved.loss_name(network, loss), optimizer=own["optimizer"], optimizer_options=tuple(texts),
+        loss=of_loss, optimizer=own["optimizer"], optimizer_options=tuple(texts),
         clip=own.get("clip"), batch_size=own["batch_size"], local_steps=own["local_steps"],
         participants=tuple(_differences(usual, each)), lr=rate, lr_schedule=GIVEN,
         corruptions=tuple(map(str, network.corruptions)), behaviours=tuple(map(str, network.behaviours)),
         seed=network.seed, device=str(network.device), strategy=network.strategy, record="all",
         dtype=str(network.learner.compute or network.initial.theta.dtype).removeprefix("torch."),
     )  # fmt: skip
+
+
+def named(what: str, given: Source) -> str | None:
+    """The name or reference that was given, or the reference to the function that was given."""
+    if given is None or isinstance(given, str):
+        return given
+    reference = references.reference_to(given)
+    if reference is None:
+        raise ValueError(
+            f"{what} must be a function that other processes can import, or its name package.module:name; found "
+            f"{getattr(given, '__qualname__', given)!r}. Put it into a module."
+        )
+    return reference
 
 
 def _option(name: str, value: Any) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -130,18 +130,20 @@ def _run(
 
 
 def _train(journal: Journal, rounds: int, console: Console, question: Question | None, tell: loggers.Report) -> None:
-    window = (question.hops, question.samples) if question else ()
-    done = _rounds(journal, rounds, tell, *window)
-    options: dict[str, Any] = {"start": journal.t, "state": lambda: latest(journal.metrics, journal.network.members)}
-    trained = track(done, rounds, console, "training", lambda round: f"trained round {round.t}", **options)
+    network, members = journal.network, journal.network.members
+    done = _rounds(journal, rounds, tell, *((question.hops, question.samples) if question else ()))
+    trained = track(
+        done, rounds, console, "training", lambda round: f"trained round {round.t}", start=journal.t,
+        state=lambda: latest(journal.metrics, members),
+    )  # fmt: skip
     if question is None:
         deque(trained, maxlen=0)
         return
     note = question_note(question, journal.fingerprint)
     with closing(done), closing(trained):
-        for answer in answers(journal.network, trained, question, journal.exchange):
-            save_answer(journal.folder / INFLUENCE, answer, note, journal.network.members)
-            tell(answer.round.t, partial(_influence_metrics, answer, journal.network.members))
+        for answer in answers(network, trained, question, journal.exchange):
+            save_answer(journal.folder / INFLUENCE, answer, note, members)
+            tell(answer.round.t, partial(_influence_metrics, answer, members))
 
 
 def _influence_metrics(answer: RoundInfluence, members: Sequence[int]) -> dict[str, float]:
@@ -161,23 +163,21 @@ def _rounds(
     journal: Journal, rounds: int, tell: loggers.Report, window: int = 0, taped: bool = False
 ) -> Generator[Round, None, None]:
     """Yield the rounds, each entered into the journal and passed to the loggers first."""
-    rule = build_rule(journal.config.rule, journal.network) if journal.config.rule else None
-    options: dict[str, Any] = {"window": window, "taped": taped, "rule": rule, "participants": journal.participants}
+    network, exchange = journal.network, journal.exchange
+    rule = build_rule(journal.config.rule, network) if journal.config.rule else None
+    options: dict[str, Any] = {"start": journal.t, "participants": journal.participants, "rule": rule}
+    options |= {"window": window, "taped": taped}
+    if journal.world.carries_on and exchange is not None:
+        coming = carry_on(network, rounds, exchange, **options)
+    else:
+        coming = simulate(network, rounds, operator=Operator(network, exchange), **options)
     try:
-        for round in _simulated(journal, rounds, options):
+        for round in coming:
             enter(journal, round, last=round.t + 1 == rounds)
-            tell(round.t, partial(logged, journal.metrics[-1], journal.network.members))
+            tell(round.t, partial(logged, journal.metrics[-1], network.members))
             yield round
     except DivergedError as error:
-        raise together.named(journal.network, error) from None
-
-
-def _simulated(journal: Journal, rounds: int, options: dict[str, Any]) -> Iterator[Round]:
-    if not journal.world.carries_on:
-        options["operator"] = Operator(journal.network, journal.exchange)
-        return simulate(journal.network, rounds, start=journal.t, **options)
-    assert journal.exchange is not None
-    return carry_on(journal.network, rounds, journal.exchange, start=journal.t, **options)
+        raise together.named(network, error) from None
 
 
 def _check_rule(config: Config, resume: bool, question: Question | None) -> None:
