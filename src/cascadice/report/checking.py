@@ -16,7 +16,6 @@ from cascadice.files.tensors import read_tensors
 from cascadice.influence.tables import NOTE, parts, read_note, read_table
 from cascadice.report.page.sections import SHOWN, audited, together
 from cascadice.runs import store
-from cascadice.runs.binding import check_data
 from cascadice.runs.config import Config
 from cascadice.runs.distributed.gathering import mixed_up
 from cascadice.runs.folder import (
@@ -30,6 +29,7 @@ from cascadice.runs.folder import (
     run_fingerprint,
 )
 from cascadice.runs.question import length_in
+from cascadice.runs.recording import check_data
 from cascadice.runs.saved import data_of
 from cascadice.runs.summary import check_range
 

@@ -10,11 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from time import monotonic
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from cascadice import files, interrupts
+from cascadice import __version__, files, interrupts
 from cascadice.data.batches import PADDING
 from cascadice.data.inputs import are_tokens
 from cascadice.engine import DivergedError, Metrics, Network, Participants, Round, consensus, evaluate
@@ -22,7 +23,6 @@ from cascadice.engine.exchange.messages import Messages
 from cascadice.engine.simulation import OUTLIER
 from cascadice.files import locks
 from cascadice.runs import store
-from cascadice.runs.binding import versions
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.distributed.departures import Departures, write_departures
 from cascadice.runs.distributed.processes import ONE_PROCESS, World
@@ -146,6 +146,12 @@ def _blamed(round: Round) -> DivergedError | None:
     huge = f"sent parameters of up to {float(most.values):.3g} (the median was {median:.3g}), and what is computed from"
     remedy = "Lower its learning rate or the strength of its misbehaviour."
     return DivergedError(round.t, int(most.indices), remedy, sent=f"{huge} them")
+
+
+def versions() -> dict[str, str]:
+    """The versions of the software that computes here."""
+    libraries = {"cascadice": __version__, "torch": torch.__version__, "numpy": np.__version__}
+    return {**libraries, "python": platform.python_version()}
 
 
 def _metrics_to_cpu(journal: Journal) -> None:

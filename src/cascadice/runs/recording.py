@@ -7,15 +7,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
+from cascadice.data.samples import DataSet, content_digest
 from cascadice.engine import Network, Round
 from cascadice.files import Folder
 from cascadice.runs import store
-from cascadice.runs.binding import build_recorded
-from cascadice.runs.config import Config
-from cascadice.runs.distributed.departures import read_departures
+from cascadice.runs.config import Config, build, override
+from cascadice.runs.distributed.departures import read_departures, really
 from cascadice.runs.distributed.processes import ONE_PROCESS, World, folder_name
-from cascadice.runs.folder import RUN_FILES, check_writable, read_run_config, run_fingerprint
+from cascadice.runs.distributed.shared_facts import facts_of_run, not_one_run
+from cascadice.runs.folder import (
+    DATA,
+    MANIFEST,
+    RUN_FILES,
+    check_writable,
+    launcher,
+    read_manifest,
+    read_run_config,
+    run_fingerprint,
+)
 from cascadice.runs.round_metrics import quality
+from cascadice.runs.saved import network_of
 
 
 @dataclass(frozen=True)
@@ -151,6 +162,71 @@ def open_recording(
     network = build_recorded(folder, config, settings, quiet=quiet, world=world)
     away = () if world.alone else tuple(map(tuple, world.tell(read_departures(folder).away)))
     return Recording(folder, config, network, numbers, away)
+
+
+def build_recorded(
+    folder: Path, config: Config, settings: Mapping[str, Any] | None = None, *, quiet: bool = False,
+    world: World = ONE_PROCESS,
+) -> Network:  # fmt: skip
+    """Build the network of the run in a folder, after checking that it was trained with these settings and data.
+
+    `settings` may change `device` and `data_root`. With several processes, each builds its part, and W has the rows
+    that all processes really used.
+    """
+    run_fingerprint(folder, config)
+    check_process(folder, None, world)
+    if not world.alone:
+        told = world.tell(facts_of_run(folder, config))
+        if wrong := not_one_run([folder_name(rank) for rank in range(world.size)], told):
+            raise ValueError(wrong)
+    if config.saved is not None:
+        network = network_of(folder, config, settings)
+    else:
+        network = build(override(config, settings or {}), quiet=quiet, processes=world.size, rank=world.rank)
+    check_process(folder, network, world)
+    check_data(folder, network.data)
+    if world.alone:
+        return network
+    return replace(network, mixing=really(network.mixing, world.tell(read_departures(folder).rows)))
+
+
+def check_process(folder: Path, network: Network | None, world: World) -> None:
+    """Raise ValueError if the run in a folder belongs to another process; `network` is this one's part, if known."""
+    if not (manifest := read_manifest(folder)):
+        return
+    then = manifest.get("process")
+    if then is not None and not (isinstance(then, dict) and {"rank", "of", "members"} <= then.keys()):
+        raise ValueError(f"process in {folder / MANIFEST} must have rank, of and members; found {then!r}. Restore it.")
+    if then is None:
+        if not world.alone:
+            raise ValueError(
+                f"{folder} must belong to process {world.rank} of {world.size}; it is the run of a single process. "
+                "Leave out torchrun."
+            )
+        return
+    rank, of, members = then["rank"], then["of"], then["members"]
+    if world.alone:
+        raise ValueError(
+            f"{folder} is the part of one of {of} processes, which compute together. Use: {launcher(of)} COMMAND "
+            f"{folder.parent}"
+        )
+    if (rank, of) != (world.rank, world.size):
+        raise ValueError(
+            f"{folder} must belong to process {world.rank} of {world.size}; it is that of process {rank} of {of}. "
+            f"Start {of} processes, in the order of their folders."
+        )
+    if network is not None and members != list(network.members):
+        raise ValueError(f"{folder} holds participants {members}; this process has {list(network.members)}.")
+
+
+def check_data(folder: Path, data: DataSet) -> None:
+    """Raise ValueError if the run in a folder was trained on other data."""
+    then = read_manifest(folder).get(DATA)
+    if then is not None and then != (now := content_digest(data)):
+        raise ValueError(
+            f"the data set {data.name} is not the one that the run in {folder} was trained on: its digest is "
+            f"{now[:12]}…, in {MANIFEST} {str(then)[:12]}…. Restore it, or name another folder with --data-root."
+        )
 
 
 def results_folder(run: Path, name: str, out: Folder | None, written: Sequence[str], overwrite: bool) -> Path:

@@ -1,21 +1,24 @@
 """Open the journal of a run: a new one, or one that continues from the last checkpoint with the same bits."""
 
+import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch.utils._pytree import tree_map
 
-from cascadice import files
+from cascadice import __version__, files
 from cascadice.data.samples import content_digest
 from cascadice.engine.networks import Network
 from cascadice.runs import store
-from cascadice.runs.binding import check_data, check_process, check_version, earlier_versions, version_warning
 from cascadice.runs.config import Config
 from cascadice.runs.distributed.departures import read_departures
 from cascadice.runs.distributed.processes import ONE_PROCESS, World, folder_name
 from cascadice.runs.distributed.shared_facts import not_one_run
 from cascadice.runs.folder import BELOW, RUN_ID, fingerprint, read_manifest, run_fingerprint
-from cascadice.runs.journal import Journal, delete_later_rounds
+from cascadice.runs.journal import Journal, delete_later_rounds, versions
+from cascadice.runs.recording import check_data, check_process
 
 CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same rounds
 
@@ -93,3 +96,31 @@ def _check_earlier_rounds(journal: Journal) -> None:
         store.check_rounds(journal.folder)
     for t in (t for t in store.saved_rounds(journal.folder) if t < journal.t):
         store.load_round(journal.folder, t, **journal.identity)
+
+
+def check_version(folder: Path) -> None:
+    """Raise ValueError if a later version trained the run in a folder: this version may compute different bits."""
+    versions = read_manifest(folder).get("versions")
+    trained = str(versions.get("cascadice", "0")) if isinstance(versions, dict) else "0"
+    later, now = ([int(part) for part in re.findall(r"\d+", each)[:3]] for each in (trained, __version__))
+    if later > now:
+        raise ValueError(
+            f"{folder} was trained with cascadice {trained}, which is later than {__version__}. Resume it "
+            "with that version."
+        )
+
+
+def earlier_versions(manifest: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The other versions that have trained a run, oldest first, according to its manifest."""
+    then = [*(manifest.get("earlier_versions") or ()), manifest.get("versions")]
+    return [each for each in then if isinstance(each, dict) and each != versions()]
+
+
+def version_warning(manifest: Mapping[str, Any]) -> str:
+    """A warning that the bits may differ from an uninterrupted run's, if other versions trained the run last."""
+    found = manifest.get("versions")
+    now, then = versions(), found if isinstance(found, dict) else {}
+    other = [name for name in ("torch", "numpy") if then.get(name, now[name]) != now[name]]
+    each = " and ".join(f"{name} {then[name]} (now {now[name]})" for name in other)
+    bits = "its bits may differ from those of a run that was never stopped"
+    return f"a part of the run was trained with {each}: {bits}" if other else ""
