@@ -214,17 +214,16 @@ def per_participant(config: Config, nodes: int) -> list[Config]:
 
     each = [replace(config, participants=())] * nodes
     for text in config.participants:
-        different = read_participants(text)
-        for node in different.nodes:
+        different, settings, options = read_participants(text)
+        for node in different:
             if node >= nodes:
                 raise ValueError(f"participants must be from 0 to {nodes - 1}; found {node} in {text!r}.")
-            changed = override(each[node], different.settings)
+            changed = override(each[node], settings)
             make, _ = lookup(OPTIMIZERS, changed.optimizer, "optimizer")
             known = {**dict.fromkeys(SETTINGS), **signature(make).parameters}
-            for name in read_options(different.optimizer_options):
+            for name in read_options(options):
                 lookup(known, name, "setting of participants")
-            options = (*changed.optimizer_options, *different.optimizer_options)
-            each[node] = replace(changed, optimizer_options=options)
+            each[node] = replace(changed, optimizer_options=(*changed.optimizer_options, *options))
     return each
 
 

@@ -75,10 +75,8 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
     recorded = determining(read_config(folder)) if resume and CONFIG in present else {}
     for name, value in determining(config).items():
         if value != recorded.get(name, value):
-            raise ValueError(
-                f"a resumed run must keep its settings; {name} is {recorded[name]!r} in {folder}, {value!r} here. "
-                "Leave it out, or use another folder."
-            )
+            found = f"{name} is {recorded[name]!r} in {folder}, {value!r} here"
+            raise ValueError(f"a resumed run must keep its settings; {found}. Leave it out, or use another folder.")
 
 
 def _check_not_linked(folder: Path) -> None:
@@ -217,9 +215,8 @@ def check_length(folder: files.Folder, rounds: int | None, again: str = "--overw
     """
     now = read_manifest(folder).get("rounds", 0)
     if rounds is not None and rounds < now:
-        raise ValueError(
-            f"it is about the models after {rounds} rounds, but the run now has {now}. Repeat the command with {again}."
-        )
+        about = f"the models after {rounds} rounds, but the run now has {now}"
+        raise ValueError(f"it is about {about}. Repeat the command with {again}.")
 
 
 def determining(config: Config) -> dict[str, Any]:
@@ -254,10 +251,8 @@ def run_fingerprint(folder: files.Folder, config: Config | None = None) -> str:
     found = manifest.get("fingerprint", old if manifest else new)
     if found not in (old, new) and (Path(folder) / CONFIG).exists():  # else the run was cleared
         mixing = f" or the file {config.mixing}" if config.mixing else ""
-        raise ValueError(
-            f"{Path(folder) / CONFIG}{mixing} disagrees with {MANIFEST}: the fingerprint of its settings is {new}, "
-            f"that of the run {found}. {SETTINGS_REMEDY}."
-        )
+        told = f"the fingerprint of its settings is {new}, that of the run {found}. {SETTINGS_REMEDY}"
+        raise ValueError(f"{Path(folder) / CONFIG}{mixing} disagrees with {MANIFEST}: {told}.")
     return old if found == old else new
 
 

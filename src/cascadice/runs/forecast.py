@@ -152,13 +152,6 @@ def _local_work(network: Network, rows: int | None = None) -> Need:
     return Need("local work", int(together * each), SHORTER)
 
 
-def of_run(network: Network, rounds: int, recorded: bool, question: "Question | None") -> list[Need]:
-    """The memory that training takes, including influence if it is computed during training."""
-    if question is None:
-        return of_training(network, rounds, recorded=recorded)
-    return of_training(network, rounds, question.hops, recorded) + of_influence(network, question)
-
-
 def of_question(network: Network, question: "Question") -> list[Need]:
     """The memory that influence in recorded rounds takes: those rounds, one more being read, and the scoring."""
     read = (question.rounds_needed + 1) * (2 * bytes_of(network.initial) + network.initial.theta.nbytes)

@@ -20,7 +20,7 @@ from cascadice.runs.distributed import together
 from cascadice.runs.distributed.processes import ONE_PROCESS, World
 from cascadice.runs.folder import PAIRS, locked_for_writing
 from cascadice.runs.playing import Playable, playable
-from cascadice.runs.question import Question, check_fits, check_note, question_note
+from cascadice.runs.question import Question, check_fits, check_note, evaluate_on_first, question_note
 from cascadice.runs.recording import open_recording
 from cascadice.runs.sweeps import UNFINISHED
 
@@ -34,15 +34,9 @@ MEANING = (
 
 
 def ask_pairs(
-    run: files.Folder,
-    question: Question,
-    out: files.Folder | None = None,
-    *,
-    settings: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
-    quiet: bool = False,
-    world: World = ONE_PROCESS,
-) -> Float[Tensor, "n n"]:
+    run: files.Folder, question: Question, out: files.Folder | None = None, *,
+    settings: Mapping[str, Any] | None = None, overwrite: bool = False, quiet: bool = False, world: World = ONE_PROCESS,
+) -> Float[Tensor, "n n"]:  # fmt: skip
     """Compute who substitutes for whom in a run; see `influence.interplay`. Call again to continue an interrupted call.
 
     The run is trained again, so its rounds need not have been recorded. Returns `[j, i]`: how much i's whole-run
@@ -82,7 +76,7 @@ def _influences(
     played: Playable, question: Question, place: Path, note: Mapping[str, str], console: Console
 ) -> Float[Tensor, "cases n"]:
     """Everyone's influence in the run, then in the runs without 0, without 1 and so on."""
-    network, evaluation = played.network, played.evaluation(question.eval_samples)
+    network, evaluation = played.network, evaluate_on_first(question.eval_samples, played.network)
     how: dict[str, Any] = {"at": question.at, "on": question.on}
 
     def influence(left_out: int | None) -> Tensor:

@@ -17,35 +17,22 @@ from cascadice.runs.config import Config, length_of
 from cascadice.runs.distributed.departures import read_departures
 from cascadice.runs.distributed.processes import ONE_PROCESS, World
 from cascadice.runs.folder import launcher, read_manifest, resuming
-from cascadice.runs.question import evaluate_on_first
 from cascadice.runs.recording import RecordedRounds, Recording
 from cascadice.runs.saved import as_drawn
 
 
 @dataclass(frozen=True)
 class Playable:
-    """A run that can be trained again at any weight of the updates.
-
-    Attributes:
-        network: Trains as the run did.
-        rounds: How many rounds the run had.
-        recorded: All its rounds, if all of them were recorded.
-        length: How many rounds to keep at a time; the same after a restart, so that the checkpoints fit.
-        exchange, world: How what participants send is exchanged, and by which processes, if not in memory.
-    """
+    """A run that can be trained again at any weight of the updates, in memory or by several processes."""
 
     folder: Path
     config: Config
-    network: Network
+    network: Network  # trains as the run did
     rounds: int
-    recorded: RecordedRounds | None
-    length: int
+    recorded: RecordedRounds | None  # all its rounds, if all of them were recorded
+    length: int  # how many rounds to keep at a time; the same after a restart, so that the checkpoints fit
     exchange: Exchange | None = None
     world: World = ONE_PROCESS
-
-    def evaluation(self, samples: int | None = None) -> Evaluation:
-        """The loss on the first `samples` test samples, or on all of them."""
-        return evaluate_on_first(samples, self.network)
 
     def before_and_after(
         self, evaluation: Evaluation, on: str | int = "all", trained: float | None = None,
@@ -72,26 +59,19 @@ def playable(run: Recording) -> Playable:
     """Prepare an opened run to be trained again, with the recorded draws if all rounds were recorded."""
     folder, config, network = run.folder, run.config, run.network
     if config.rule is not None and not lookup(RULES, config.rule, "rule").averages:
-        raise ValueError(
-            f"a run can be trained again at other weights only if its participants average; {folder} used the rule "
-            f"{config.rule!r}, which does not. Train it with another rule, or with none."
-        )
+        found = f"{folder} used the rule {config.rule!r}, which does not. Train it with another rule, or with none"
+        raise ValueError(f"a run can be trained again at other weights only if its participants average; {found}.")
     manifest = read_manifest(folder)
     if away := read_departures(folder).away:
-        of = (manifest.get("process") or {}).get("of", 1)
-        raise ValueError(
-            f"a run can be trained again only if every process recorded every round; {folder} lacks round "
-            f"{away[0]}. Score the rounds that all of them recorded: {launcher(of)} influence {folder.parent} "
-            "--kind shares."
-        )
+        how = f"{launcher((manifest.get('process') or {}).get('of', 1))} influence {folder.parent} --kind shares"
+        found = f"{folder} lacks round {away[0]}. Score the rounds that all of them recorded: {how}"
+        raise ValueError(f"a run can be trained again only if every process recorded every round; {found}.")
     rounds = int(manifest.get("rounds", length_of(config, network)))
     if rounds < 1:
         raise ValueError(f"{folder} has no rounds yet. Continue it with: {resuming(folder, manifest)}")
     if manifest.get("status") == "diverged":
-        raise ValueError(
-            f"{folder} diverged in round {rounds}, so it has no final models. Train it with a lower learning rate, or "
-            "ask what its updates did within a few hops: --kind truth."
-        )
+        how = "Train it with a lower learning rate, or ask what its updates did within a few hops: --kind truth"
+        raise ValueError(f"{folder} diverged in round {rounds}, so it has no final models. {how}.")
     saved, length = store.saved_rounds(folder), segment(network, rounds)
     missing = min(set(range(rounds)).difference(saved), default=None)
     if missing is None:
@@ -99,22 +79,16 @@ def playable(run: Recording) -> Playable:
         averaged = recorded[-1].rule is None  # gossip in an order that a recording cannot repeat is read as a rule
         return Playable(folder, config, as_drawn(network, folder), rounds, recorded if averaged else None, length)
     if config.saved is not None:
-        raise ValueError(
-            f"a network that was built in Python can be trained again only from its rounds; {folder} lacks round "
-            f"{missing}. Save it with all of them, from round 0 on."
-        )
+        found = f"{folder} lacks round {missing}. Save it with all of them, from round 0 on"
+        raise ValueError(f"a network that was built in Python can be trained again only from its rounds; {found}.")
     if config.rule is not None:
-        raise ValueError(
-            f"the rule {config.rule!r} chose W during the run, so every round must be recorded; "
-            f"{folder} lacks round {missing}. Train it again with --record all."
-        )
+        found = f"{folder} lacks round {missing}. Train it again with --record all"
+        raise ValueError(f"the rule {config.rule!r} chose W during the run, so every round must be recorded; {found}.")
     if earlier := [t for t in saved if t < rounds]:  # a continued run may have had other learning rates
         t = earlier[-1]
         then, now = store.load_draw(folder, t), draw(network, t)
         rate, planned = (torch.as_tensor(each.lr, dtype=torch.float64).cpu() for each in (then, now))
         if not torch.equal(then.batch, now.batch) or not torch.allclose(rate, planned):
-            raise ValueError(
-                f"{folder} cannot be trained again: its settings give other batches or learning rates for round "
-                f"{t} than its recording. Train it with --record all."
-            )
+            found = f"its settings give other batches or learning rates for round {t} than its recording"
+            raise ValueError(f"{folder} cannot be trained again: {found}. Train it with --record all.")
     return Playable(folder, config, network, rounds, None, length)

@@ -90,10 +90,9 @@ class Recording:
         if len(span) != len(self.round_numbers):
             missing = min(set(span) - set(self.round_numbers))
             if (rank := next((rank for rank, rounds in enumerate(self.away) if missing in rounds), None)) is not None:
-                raise ValueError(
-                    f"every process must have recorded every round; {folder_name(rank)} lacks round {missing}: it was "
-                    "away, or died before its next checkpoint. Train with --policy restart, which keeps all."
-                )
+                why = "it was away, or died before its next checkpoint. Train with --policy restart, which keeps all"
+                found = f"{folder_name(rank)} lacks round {missing}: {why}"
+                raise ValueError(f"every process must have recorded every round; {found}.")
             raise ValueError(f"every round must be recorded; {self.folder} lacks round {missing}. Use --record all.")
         return span
 
@@ -197,24 +196,18 @@ def check_process(folder: Path, network: Network | None, world: World) -> None:
     then = manifest.get("process")
     if then is not None and not (isinstance(then, dict) and {"rank", "of", "members"} <= then.keys()):
         raise ValueError(f"process in {folder / MANIFEST} must have rank, of and members; found {then!r}. Restore it.")
-    if then is None:
-        if not world.alone:
-            raise ValueError(
-                f"{folder} must belong to process {world.rank} of {world.size}; it is the run of a single process. "
-                "Leave out torchrun."
-            )
+    if then is None and world.alone:
         return
+    wanted = f"{folder} must belong to process {world.rank} of {world.size}"
+    if then is None:
+        raise ValueError(f"{wanted}; it is the run of a single process. Leave out torchrun.")
     rank, of, members = then["rank"], then["of"], then["members"]
     if world.alone:
-        raise ValueError(
-            f"{folder} is the part of one of {of} processes, which compute together. Use: {launcher(of)} COMMAND "
-            f"{folder.parent}"
-        )
+        how = f"{launcher(of)} COMMAND {folder.parent}"
+        raise ValueError(f"{folder} is the part of one of {of} processes, which compute together. Use: {how}")
     if (rank, of) != (world.rank, world.size):
-        raise ValueError(
-            f"{folder} must belong to process {world.rank} of {world.size}; it is that of process {rank} of {of}. "
-            f"Start {of} processes, in the order of their folders."
-        )
+        how = f"Start {of} processes, in the order of their folders"
+        raise ValueError(f"{wanted}; it is that of process {rank} of {of}. {how}.")
     if network is not None and members != list(network.members):
         raise ValueError(f"{folder} holds participants {members}; this process has {list(network.members)}.")
 

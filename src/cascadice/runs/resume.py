@@ -104,10 +104,8 @@ def check_version(folder: Path) -> None:
     trained = str(versions.get("cascadice", "0")) if isinstance(versions, dict) else "0"
     later, now = ([int(part) for part in re.findall(r"\d+", each)[:3]] for each in (trained, __version__))
     if later > now:
-        raise ValueError(
-            f"{folder} was trained with cascadice {trained}, which is later than {__version__}. Resume it "
-            "with that version."
-        )
+        found = f"cascadice {trained}, which is later than {__version__}"
+        raise ValueError(f"{folder} was trained with {found}. Resume it with that version.")
 
 
 def earlier_versions(manifest: Mapping[str, Any]) -> list[dict[str, str]]:

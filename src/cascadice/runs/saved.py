@@ -131,10 +131,8 @@ def read(folder: Path, config: Config) -> SavedNetwork:
         raise files.damaged(folder / NETWORK, f"it lacks what it is: {error}") from None
     files.check_format(folder / NETWORK, kept.written.pop("format", FORMAT), FORMAT)
     if later := sorted(set(kept.written) - set(FACTS)):
-        raise ValueError(
-            f"{folder / NETWORK} has unknown entries: {', '.join(later)}. Read it with the version "
-            "of cascadice that wrote it."
-        )
+        how = "Read it with the version of cascadice that wrote it"
+        raise ValueError(f"{folder / NETWORK} has unknown entries: {', '.join(later)}. {how}.")
     if lacking := {"q", "initial.theta"} - set(tensors):
         raise files.damaged(folder / NETWORK, f"it lacks {', '.join(sorted(lacking))}")
     if kept.digest != config.saved:
@@ -173,18 +171,14 @@ def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None 
         return as_drawn(living, folder)
     changed = override(config, settings or {})
     for what in unknown(changed):
-        raise ValueError(
-            f"the {what} {getattr(changed, what)!r} was built in Python, and this process does not know how to build "
-            f"it. Add --{what} package.module:name, a function that can be imported; or name one in "
-            f"cascadice.save({what}=…)."
-        )
+        how = f"Add --{what} package.module:name, a function that can be imported; or name one in"
+        which = f"the {what} {getattr(changed, what)!r} was built in Python"
+        raise ValueError(f"{which}, and this process does not know how to build it. {how} cascadice.save({what}=…).")
     kept, numbers = read(folder, config), store.saved_rounds(folder)
     if config.optimizer == UNNAMED and kept.facts["optimizers"] is None:
-        raise ValueError(
-            "the optimizer was written in Python, and this process does not know how to build it. Use the process that "
-            "saved the network (cd.score, cd.report), or train with one of "
-            f"{', '.join(OPTIMIZERS)} or of torch.optim."
-        )
+        how = "Use the process that saved the network (cd.score, cd.report), or train with one of"
+        which = "the optimizer was written in Python, and this process does not know how to build it"
+        raise ValueError(f"{which}. {how} {', '.join(OPTIMIZERS)} or of torch.optim.")
     if not numbers:
         raise ValueError(f"{folder} has no recorded rounds. Save it again, with its rounds.")
     built = as_drawn(_assembled(folder, changed, kept, store.load_draw(folder, numbers[0])), folder)

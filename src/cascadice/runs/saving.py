@@ -77,45 +77,31 @@ def save(
     if (first := next(coming, None)) is None:
         raise ValueError("there must be at least one round to save; found none. Train first.")
     check_form(network, first)
-    started = _started(network, first)
+    known = first.t or all(map(torch.equal, tree_leaves(network.initial), tree_leaves(first.before)))
+    started = network if known else replace(network, initial=first.before)
     kept = saved.kept_of(started, with_data=data is None)
     total = len(rounds) if isinstance(rounds, Sized) else 0
     config = describe(started, first, model=model, data=data, loss=loss)
     config = replace(config, eval_every=eval_every, saved=kept.digest, rounds=total or 1, epochs=None)
-    every = _marked(started, chain([first], coming))
-    shown = track(
-        every, total, Console(quiet=not (progress and total)), "saving", lambda one: f"saved round {one[0].t}"
-    )
-    _write(started, config, kept, shown, Path(folder), overwrite)
-    if started is network:
-        saved.remember(kept.digest, network)
-    return Path(folder)
-
-
-def _write(
-    network: Network, config: Config, kept: saved.SavedNetwork, rounds: Iterable[tuple[Round, bool]], place: Path,
-    overwrite: bool,
-) -> None:  # fmt: skip
+    every, console = _marked(started, chain([first], coming)), Console(quiet=not (progress and total))
+    shown = track(every, total, console, "saving", lambda one: f"saved round {one[0].t}")
+    place = Path(folder)
     check_writable(place, "a run")
     with locks.locked(place):
         check_folder(place, config, resume=False, overwrite=overwrite)
-        journal = open_journal(place, config, network, config.rounds or 1, resume=False)
+        journal = open_journal(place, config, started, total or 1, resume=False)
         journal.timed = False  # how long training took is not known
         if overwrite:
             clear(place)
         begin(journal)
         saved.write(place, kept)
         with ending(journal):
-            for round, last in rounds:
+            for round, last in shown:
                 enter(journal, round, last)
         files.write_json(place / CONFIG, to_json(replace(config, rounds=journal.t)))
-
-
-def _started(network: Network, first: Round) -> Network:
-    """The network with the initial parameters of these rounds, if known."""
-    if first.t or all(map(torch.equal, tree_leaves(network.initial), tree_leaves(first.before))):
-        return network
-    return replace(network, initial=first.before)
+    if started is network:
+        saved.remember(kept.digest, network)
+    return place
 
 
 def _marked(network: Network, rounds: Iterable[Round]) -> Iterator[tuple[Round, bool]]:
@@ -165,10 +151,9 @@ def named(what: str, given: Source) -> str | None:
         return given
     reference = references.reference_to(given)
     if reference is None:
-        raise ValueError(
-            f"{what} must be a function that other processes can import, or its name package.module:name; found "
-            f"{getattr(given, '__qualname__', given)!r}. Put it into a module."
-        )
+        wanted = "a function that other processes can import, or its name package.module:name"
+        found = getattr(given, "__qualname__", given)
+        raise ValueError(f"{what} must be {wanted}; found {found!r}. Put it into a module.")
     return reference
 
 

@@ -30,7 +30,7 @@ from cascadice.influence.whole_run_shares import share_out
 from cascadice.runs import store
 from cascadice.runs.folder import run_fingerprint
 from cascadice.runs.playing import Playable
-from cascadice.runs.question import Question, question_note
+from cascadice.runs.question import Question, evaluate_on_first, question_note
 
 UNFINISHED = "unfinished"
 SHARES = "whole-run shares"
@@ -143,7 +143,10 @@ def sweep_run(played: Playable, question: Question, folder: Path, console: Conso
     """
     run = run_fingerprint(played.folder, played.config)
     _begin(folder, question_note(question, run, played.rounds), console)
-    evaluation, sweeps = played.evaluation(question.eval_samples), _open_sweeps(played, question, folder)
+    evaluation, sweeps = (
+        evaluate_on_first(question.eval_samples, played.network),
+        _open_sweeps(played, question, folder),
+    )
     to_score = sum(scores.unscored(played.rounds) for scores in sweeps.values())
     to_play = sum(_to_play(played, at, scores) for at, scores in sweeps.items())
     if "whole-run-shares" in question.kinds:  # whose sum is compared with f(1) − f(0)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cascadice import files, loggers
 from cascadice.console import Console, say, track
-from cascadice.engine import DivergedError, Network, Operator, Round, simulate
+from cascadice.engine import DivergedError, Operator, Round, simulate
 from cascadice.engine.distributed_training import carry_on
 from cascadice.files import locks
 from cascadice.influence.estimators import RoundInfluence
@@ -84,6 +84,9 @@ def run(
     folder = world.folder(out)
     store.rounds_to_keep(config.record)
     _check_rule(config, resume, question)
+    if question is not None and resume:
+        how = "Train with --record all, then use cascadice influence"
+        raise ValueError(f"influence cannot be computed for the rounds before a resume. {how}.")
     if not world.alone:
         together.check(world, config, Path(out), question, live, resume=resume, overwrite=overwrite)
         if world.begun:  # it was started again, and goes on with what it wrote
@@ -94,8 +97,13 @@ def run(
         network = build(config, download=download, quiet=quiet, processes=world.size, rank=world.rank)
         rounds = length_of(config, network)
         if question is not None:
-            _check_question(question, network, rounds, resume)
-        memory.check("this run", forecast.of_run(network, rounds, config.record != "none", question), network.device)
+            if question.hops > rounds:
+                found = f"the run has {rounds}. Use fewer hops"
+                raise ValueError(f"{question.hops} hops need at least as many rounds; {found}.")
+            check_fits(question, network)
+        needs = forecast.of_training(network, rounds, question.hops if question else 0, config.record != "none")
+        needs += forecast.of_influence(network, question) if question else []
+        memory.check("this run", needs, network.device)
         journal = open_journal(folder, config, network, rounds, resume, world)
         together.check_network(world, network, journal.data, config.init == "shared")
         with nullcontext() if live is None else live(folder, rounds), world.exchange(network) as exchange:
@@ -185,23 +193,8 @@ def _check_rule(config: Config, resume: bool, question: Question | None) -> None
         return
     rule = lookup(RULES, config.rule, "rule")
     if resume and rule.remembers:
-        raise ValueError(
-            f"a run with the rule {config.rule!r} cannot be resumed: what the rule has learnt is not in the "
-            "checkpoint. Start it again with --overwrite."
-        )
+        why = "what the rule has learnt is not in the checkpoint. Start it again with --overwrite"
+        raise ValueError(f"a run with the rule {config.rule!r} cannot be resumed: {why}.")
     if not rule.averages and (config.record != "none" or question is not None):
-        raise ValueError(
-            f"rounds can be recorded or scored only if they average; the rule {config.rule!r} does not. "
-            "Leave out --record and --kind, or use another rule."
-        )
-
-
-def _check_question(question: Question, network: Network, rounds: int, resume: bool) -> None:
-    if resume:
-        raise ValueError(
-            "influence cannot be computed for the rounds before a resume. Train with --record all, then use "
-            "cascadice influence."
-        )
-    if question.hops > rounds:
-        raise ValueError(f"{question.hops} hops need at least as many rounds; the run has {rounds}. Use fewer hops.")
-    check_fits(question, network)
+        found = f"the rule {config.rule!r} does not. Leave out --record and --kind, or use another rule"
+        raise ValueError(f"rounds can be recorded or scored only if they average; {found}.")

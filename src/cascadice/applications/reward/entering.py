@@ -88,7 +88,8 @@ def training_effect(job: Job, ledger: Ledger, swept: Swept | None) -> Json:
     """What training did to the loss, and how far the contributions in the ledger are from it; for whole-run shares."""
     if job.run is None:
         return {}
-    losses = swept.losses if swept else job.run.before_and_after(job.run.evaluation(job.args.eval_samples))
+    evaluation = evaluate_on_first(job.args.eval_samples, job.run.network)
+    losses = swept.losses if swept else job.run.before_and_after(evaluation)
     effect = _gap(job, losses, float(by_round(ledger).sum()))
     check_gap(**effect, begun=True)
     return effect
