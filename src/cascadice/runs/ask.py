@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cascadice import files
 from cascadice.console import Console, say, track
@@ -29,12 +29,8 @@ from cascadice.runs.words import PLANNED, in_words, print_summary
 FIGURE = "influence.png"
 
 
-class Answering(NamedTuple):
-    """How to answer a question: the note of its table, the memory it needs, and the function that writes the table."""
-
-    note: dict[str, str]
-    needs: list[memory.Need]
-    write: Callable[[Path, dict[str, str], Exchange | None, Console], None]
+Writer = Callable[[Path, dict[str, str], Exchange | None, Console], None]
+"""Writes a table into a folder, with the note that belongs to it"""
 
 
 def answers(
@@ -97,10 +93,10 @@ def ask(
     with locked_for_writing(place):
         recording = open_recording(folder, settings, quiet=quiet, world=world, recorded=False)
         network = recording.network
-        note, needs, write = (_of_final_models if question.final else _of_rounds)(recording, question, world)
+        length, needs, write = (_of_final_models if question.final else _of_rounds)(recording, question, world)
         memory.check("whole-run influence" if question.final else "this question", needs, network.device)
         with world.exchange(network) as exchange:
-            note = check_note(place, note, overwrite)
+            note = check_note(place, question_note(question, recording.fingerprint, length), overwrite)
             if overwrite:
                 clear(place)
             protect(place)
@@ -108,8 +104,8 @@ def ask(
             return conclude(console, network, folder, place, world)
 
 
-def _of_rounds(recording: Recording, question: Question, world: World) -> Answering:
-    """Answer what updates did in the rounds that followed them."""
+def _of_rounds(recording: Recording, question: Question, world: World) -> tuple[None, list[memory.Need], Writer]:
+    """How to answer what updates did in the rounds that followed them: the memory it needs, and its writer."""
     network = recording.network
     starts = start_rounds(recording.round_numbers, question, recording.folder)
     check_fits(question, network)
@@ -128,11 +124,11 @@ def _of_rounds(recording: Recording, question: Question, world: World) -> Answer
         files.flush(place, parts(place).values())
         files.write_json(place / NOTE, note)
 
-    return Answering(question_note(question, recording.fingerprint), forecast.of_question(network, question), write)
+    return None, forecast.of_question(network, question), write
 
 
-def _of_final_models(recording: Recording, question: Question, world: World) -> Answering:
-    """Answer who helped the final models; sweeps are saved as they are computed."""
+def _of_final_models(recording: Recording, question: Question, world: World) -> tuple[int, list[memory.Need], Writer]:
+    """How to answer who helped the final models, and after how many rounds; sweeps are saved as they are computed."""
     played = together.in_step(world, playable(recording))
     network, rounds = played.network, played.rounds
     check_fits(question, network, rounds)
@@ -151,26 +147,21 @@ def _of_final_models(recording: Recording, question: Question, world: World) -> 
         files.flush(place, parts(place).values())
         remove_sweeps(place)
 
-    note = question_note(question, recording.fingerprint, rounds)
-    return Answering(note, forecast.of_whole_run(network, rounds, question), write)
+    return rounds, forecast.of_whole_run(network, rounds, question), write
 
 
 def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folder) -> list[int]:
     """The recorded rounds whose updates can be scored: those for which all needed rounds were recorded."""
     if not numbers:
-        raise ValueError(
-            f"{folder} has no recorded rounds. Train it with --record all, or compute influence during training: "
-            f"cascadice run --kind {','.join(question.kinds)}."
-        )
+        how = f"or compute influence during training: cascadice run --kind {','.join(question.kinds)}"
+        raise ValueError(f"{folder} has no recorded rounds. Train it with --record all, {how}.")
     store.check_rounds(folder)
     recorded = set(numbers)
     complete = [t for t in numbers if recorded.issuperset(range(t, t + question.rounds_needed))]
     if not complete:
         span = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"only {numbers[0]}"
-        raise ValueError(
-            f"{question.hops} hops need {question.rounds_needed} consecutive recorded rounds; {folder} has "
-            f"{len(numbers)}, {span}. Ask for fewer hops, or record more rounds."
-        )
+        found = f"{folder} has {len(numbers)}, {span}. Ask for fewer hops, or record more rounds"
+        raise ValueError(f"{question.hops} hops need {question.rounds_needed} consecutive recorded rounds; {found}.")
     return complete[:: question.every]
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from hashlib import blake2b
@@ -59,7 +59,7 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
     check_writable(folder, "a run")
     present = {path.name for path in folder.iterdir()} - {locks.LOCK} if folder.exists() else set()
     if not present:
-        if around := _run_around(Path(os.path.realpath(folder))):  # only the other's writer may write there
+        if around := _first_run(Path(os.path.realpath(folder)).parents):  # only the other's writer may write there
             raise ValueError(f"{folder} is inside the run in {around}. Choose an --out that is outside every run.")
         return
     if not _holds_run(folder, present):
@@ -82,18 +82,14 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
 def _check_not_linked(folder: Path) -> None:
     """Refuse a part of a run that is a link into another run, whose lock and checksums are others."""
     real = Path(os.path.realpath(folder))
-    here, there = _run_around(folder), real if _is_run(real) else _run_around(real)
+    here, there = _first_run(folder.parents), _first_run([real, *real.parents])
     if here and there and not here.samefile(there):
         raise ValueError(f"{folder} is a link into the run in {there}. Put a folder of its own there.")
 
 
-def _run_around(folder: Path) -> Path | None:
-    """The innermost run that a folder is a part of."""
-    return next((around for around in folder.parents if _is_run(around)), None)
-
-
-def _is_run(folder: Path) -> bool:
-    return all((folder / name).exists() for name in (CONFIG, MANIFEST))
+def _first_run(places: Iterable[Path]) -> Path | None:
+    """The first of these folders that holds a run."""
+    return next((place for place in places if (place / CONFIG).exists() and (place / MANIFEST).exists()), None)
 
 
 def _holds_run(folder: Path, present: set[str]) -> bool:
@@ -117,7 +113,7 @@ def locked_for_writing(*folders: Path) -> Iterator[None]:
     with ExitStack() as stack:
         for folder in folders:
             _check_not_linked(folder)
-        homes = (_run_around(folder) or _run_around(Path(os.path.realpath(folder))) or folder for folder in folders)
+        homes = (_first_run([*one.parents, *Path(os.path.realpath(one)).parents]) or one for one in folders)
         for home in dict.fromkeys(homes):
             check_writable(home)
             stack.enter_context(locks.locked(home))

@@ -104,7 +104,8 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
     if due:
         save(journal)
     if start >= journal.next_update:  # without a checkpoint: a resumed run drops metrics from after its checkpoint
-        _write(journal)
+        _write_metrics(journal)
+        _write_manifest(journal)
         journal.next_update = monotonic() + pause_after(monotonic() - start)
 
 
@@ -159,6 +160,12 @@ def _metrics_to_cpu(journal: Journal) -> None:
     journal.metrics = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, journal.metrics)
 
 
+def _write_metrics(journal: Journal) -> None:
+    locks.check_held(journal.folder)
+    _metrics_to_cpu(journal)
+    store.write_metrics(journal.folder, journal.metrics, journal.network.members)
+
+
 def save(journal: Journal) -> None:
     """Save metrics, then the checkpoint: if process or power dies, everything before a checkpoint is complete."""
     locks.check_held(journal.folder)
@@ -169,7 +176,7 @@ def save(journal: Journal) -> None:
     sound = journal.network.uneven or bool(fresh and torch.stack(fresh).isfinite().all())  # a recorder has looked
     if fresh and sound and journal.participants is not None and bool(journal.participants.theta.isfinite().all()):
         store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
-        store.write_metrics(journal.folder, journal.metrics, journal.network.members)
+        _write_metrics(journal)
         write_departures(journal.folder, journal.departures)
         store.save_checkpoint(journal.folder, journal.t, journal.participants, **journal.identity)
         journal.checkpointed = journal.t
@@ -234,19 +241,11 @@ def end(journal: Journal, status: str) -> None:
     delete_later_rounds(journal)
     store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
     write_departures(journal.folder, journal.departures)
-    if status == "finished" and journal.checkpointed == journal.t:
-        _write_manifest(journal)  # the metrics were written with the checkpoint
-    else:
-        _write(journal)
+    if status != "finished" or journal.checkpointed != journal.t:  # else they were written with the checkpoint
+        _write_metrics(journal)
+    _write_manifest(journal)
     if status == "finished" or journal.world.alone:
         plot(journal)
-
-
-def _write(journal: Journal) -> None:
-    locks.check_held(journal.folder)
-    _metrics_to_cpu(journal)
-    store.write_metrics(journal.folder, journal.metrics, journal.network.members)
-    _write_manifest(journal)
 
 
 def delete_later_rounds(journal: Journal) -> None:

@@ -156,7 +156,7 @@ def is_uneven(folder: Path, config: Config) -> bool:
 
 def _data_in(kept: SavedNetwork) -> DataSet:
     def samples(name: str) -> Samples:
-        inputs = {key.removeprefix(f"{name}.x."): x for key, x in kept.tensors.items() if key.startswith(f"{name}.x.")}
+        inputs = store.starting(f"{name}.x.", kept.tensors)
         x: Any = tuple(inputs.values()) if kept.facts["inputs"] == "tuple" else inputs
         y, mean, std = (kept.tensors.get(f"{name}.{part}") for part in PARTS)
         return Samples(kept.tensors.get(f"{name}.x", x), y, mean, std)  # type: ignore[arg-type]

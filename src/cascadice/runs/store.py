@@ -56,12 +56,13 @@ def to_tensors(prefix: str, participants: Participants) -> Tensors:
 
 def from_tensors(prefix: str, tensors: Tensors) -> Participants:
     """The participants from tensors that `to_tensors` named."""
+    state, buffers = (starting(f"{prefix}{group}.", tensors) for group in ("state", "buffers"))
+    return Participants(tensors[f"{prefix}theta"], state, buffers)
 
-    def named(group: str) -> Tensors:
-        start = f"{prefix}{group}."
-        return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
 
-    return Participants(tensors[f"{prefix}theta"], named("state"), named("buffers"))
+def starting(prefix: str, tensors: Tensors) -> Tensors:
+    """The tensors whose names start with this prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 class Checkpoint(NamedTuple):

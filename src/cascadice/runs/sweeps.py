@@ -128,8 +128,7 @@ def open_sweep(folder: Path, at: float, device: torch.device) -> SavedSweep:
     if not path.exists():
         return SavedSweep(path, device)
     tensors, metadata = read_tensors(path, None)
-    state = {name.removeprefix("state."): value for name, value in tensors.items() if name.startswith("state.")}
-    adjoint = Adjoint(tensors.get("theta", torch.empty(0, 0)), state)
+    adjoint = Adjoint(tensors.get("theta", torch.empty(0, 0)), store.starting("state.", tensors))
     adjoint = tree_map(lambda tensor: tensor.to(device), adjoint)
     kept = list(zip(*(tensors[name] for name in ("participants", "samples", "drawn")), strict=True))
     return SavedSweep(path, device, Sweep(int(metadata["t"]), adjoint, float(metadata["value"])), kept)
