@@ -106,10 +106,7 @@ def _holds_run(folder: Path, present: set[str]) -> bool:
 
 @contextmanager
 def locked_for_writing(*folders: Path) -> Iterator[None]:
-    """Lock these folders for writing; if one is inside a run, at whatever depth, lock the whole run.
-
-    Files that killed writers left unfinished are removed.
-    """
+    """Lock these folders, or the runs that they are in; remove files that killed writers left unfinished."""
     with ExitStack() as stack:
         for folder in folders:
             _check_not_linked(folder)
@@ -205,10 +202,7 @@ def read_manifest(folder: files.Folder) -> dict[str, Any]:
 
 
 def check_length(folder: files.Folder, rounds: int | None, again: str = "--overwrite") -> None:
-    """Raise ValueError if the run was continued after results about its final models, when it had `rounds` rounds.
-
-    `again` is what to add to the command that computed them.
-    """
+    """Raise ValueError if the run was continued after results about its final models, when it had `rounds` rounds."""
     now = read_manifest(folder).get("rounds", 0)
     if rounds is not None and rounds < now:
         about = f"the models after {rounds} rounds, but the run now has {now}"

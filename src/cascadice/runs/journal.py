@@ -200,10 +200,8 @@ def pause_after(seconds: float) -> float:
 
 
 def begin(journal: Journal) -> None:
-    """Write the manifest, then the settings: from the first file on, the folder is known to hold a run.
-
-    The list of checksums comes first; existing files of a version that kept no list are added to it.
-    """
+    """Write the manifest, then the settings: from the first file on, the folder is known to hold a run."""
+    # the list comes first; files of a version that kept none are added to it
     files.keep_checksums(journal.folder, (path for path in journal.folder.rglob("*") if path.is_file()))
     _write_manifest(journal)
     files.write_json(journal.folder / CONFIG, to_json(journal.config))
@@ -231,10 +229,7 @@ def ending(journal: Journal) -> Iterator[None]:
 
 
 def end(journal: Journal, status: str) -> None:
-    """Keep the rounds before `journal.t` and plot them.
-
-    Several processes plot finished runs alone: after a failure, torchrun and the others wait for this one to end.
-    """
+    """Keep the rounds before `journal.t` and plot them."""
     locks.check_held(journal.folder)
     journal.status, journal.ended = status, monotonic()
     journal.metrics = [m for m in journal.metrics if m.t < journal.t]
@@ -244,7 +239,7 @@ def end(journal: Journal, status: str) -> None:
     if status != "finished" or journal.checkpointed != journal.t:  # else they were written with the checkpoint
         _write_metrics(journal)
     _write_manifest(journal)
-    if status == "finished" or journal.world.alone:
+    if status == "finished" or journal.world.alone:  # after a failure, torchrun and the others wait for this to end
         plot(journal)
 
 

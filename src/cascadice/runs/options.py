@@ -46,10 +46,7 @@ def read_participants(text: str) -> tuple[tuple[int, ...], dict[str, Any], tuple
 
 
 def check_once(texts: Sequence[str]) -> None:
-    """Refuse two values of one setting for the same participant, unless the second is an exception in a larger group.
-
-    "0-3:lr=0.1" may be followed by "1:lr=0.2".
-    """
+    """Refuse two values of one setting for a participant, unless the second is an exception in a larger group."""
     read = ((text, *read_participants(text)) for text in texts)
     each = [(text, set(nodes), {*settings, *read_options(options)}) for text, nodes, settings, options in read]
     for (one, first, given), (other, second, then) in combinations(each, 2):

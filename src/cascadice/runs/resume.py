@@ -26,10 +26,7 @@ CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same
 def open_journal(
     folder: Path, config: Config, network: Network, rounds: int, resume: bool, world: World = ONE_PROCESS
 ) -> Journal:
-    """Open a new journal, or resume from the last checkpoint: anything written after it is dropped and computed again.
-
-    All processes of a `world` start from the last checkpoint that all of them have.
-    """
+    """Open a new journal, or resume from the last checkpoint; what was written after it is computed again."""
     identity = run_fingerprint(folder, config) if resume else fingerprint(config)
     every = config.checkpoint_every or (None if world.alone else -(-rounds // CHECKPOINTS))
     journal = Journal(folder, config, network, identity, content_digest(network.data), every, world)
@@ -60,10 +57,7 @@ def open_journal(
 
 
 def _agreed_id(folder: Path, resume: bool, world: World) -> str | None:
-    """A random id for the run of these processes, or the one in their folders; None for a single process.
-
-    It distinguishes runs with the same settings, which may have departed from the schedule in different ways.
-    """
+    """A random id, or the one in the folders: runs with the same settings may depart differently from the schedule."""
     if world.alone:
         return None
     told = world.tell([read_manifest(folder).get(RUN_ID) if resume else None, secrets.token_hex(8)])
@@ -84,11 +78,9 @@ def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
 
 
 def _check_earlier_rounds(journal: Journal) -> None:
-    """Check that the rounds before the checkpoint are complete, because a resumed run does not record them again.
-
-    If only the last ones are kept, earlier ones may be deleted, or back after a loss of power. Cost: each is read once.
-    """
+    """Check that the rounds before the checkpoint are complete, because a resumed run does not record them again."""
     missing = [t for t in store.missing_rounds(journal.folder) if t < journal.t]
+    # if only the last ones are kept, earlier ones may be deleted, or back after a loss of power
     if store.rounds_to_keep(journal.config.record).most is not None:
         returned = [t for t in store.unlisted_rounds(journal.folder) if t < journal.t]
         store.delete_rounds(journal.folder, [*missing, *returned])

@@ -52,10 +52,7 @@ TRAFFIC = ("bytes_sent", "bytes_received")  # of a process in a round, the same 
 
 
 def write_metrics(folder: Folder, metrics: Sequence[RoundMetrics], members: Sequence[int] = ()) -> None:
-    """Write all metrics as one table, a row for each round and participant; null where nothing was evaluated.
-
-    `members` are the numbers of the participants, if they are part of a network.
-    """
+    """Write all metrics as one table, a row for each round and participant; null where nothing was evaluated."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -39,6 +39,7 @@ from cascadice.runs.options import read_options
 
 PARTS = ("y", "mean", "std")
 FORMAT = "cascadice-network-2"  # earlier files name no format, and hold every fact of their time
+Settings = tuple[tuple[str, Any], ...]
 FACTS: Mapping[str, Any] = {
     "name": "", "classes": [], "compression": None, "shape": [], "outputs": 0, "inputs": "Tensor", "autocast": "",
     "uneven": False, "optimizers": None,
@@ -88,20 +89,20 @@ def kept_of(network: Network, with_data: bool) -> SavedNetwork:
     facts: dict[str, Any] = {"name": data.name, "classes": list(data.classes), "compression": compression}
     facts |= {"shape": list(made.shape), "outputs": made.classes, "inputs": type(data.train.x).__name__}
     facts |= {"autocast": str(network.learner.autocast or "").removeprefix("torch."), "uneven": network.uneven}
-    facts |= _unnamed_optimizers(network)
+    each = optimizers_of(network)
+    ways = list(dict.fromkeys(each))
+    unnamed = all(ways) and not all(dict(way)["optimizer"] in OPTIMIZERS for way in ways)
+    facts["optimizers"] = {"ways": ways, "of": [ways.index(way) for way in each]} if unnamed else None
     return SavedNetwork(tensors, {name: value for name, value in facts.items() if value != FACTS[name]})
 
 
-def _unnamed_optimizers(network: Network) -> dict[str, Any]:
-    """The settings of all optimizers, if they have no name but can be rebuilt from these settings."""
+def optimizers_of(network: Network) -> list[Settings]:
+    """The settings of each participant's optimizer."""
     each = [network.learner.optimizer.settings] * network.nodes
     for group in network.groups:
         for k in group.nodes:
             each[k] = group.learner.optimizer.settings
-    ways = list(dict.fromkeys(each))
-    if not all(ways) or all(dict(way)["optimizer"] in OPTIMIZERS for way in ways):
-        return {"optimizers": None}
-    return {"optimizers": {"ways": ways, "of": [ways.index(way) for way in each]}}
+    return each
 
 
 def _inputs(samples: Samples) -> Tensors:
@@ -240,10 +241,8 @@ def unknown(config: Config) -> list[str]:
 
 
 def as_drawn(network: Network, folder: Path) -> Network:
-    """The network with the recorded draws in place of its schedules.
-
-    Earlier rounds draw what the first recorded one drew: forecasts look at round 0, which `playable` refuses to train.
-    """
+    """The network with the recorded draws in place of its schedules."""
+    # earlier rounds draw what the first recorded one drew: forecasts look at round 0, which `playable` refuses to train
     first = next(iter(store.saved_rounds(folder)), 0)
     known: Callable[[int], Draw] = lru_cache(maxsize=4)(lambda t: store.load_draw(folder, max(t, first)))
     drawn: dict[str, Any] = {"batches": lambda t: known(t).batch}

@@ -28,7 +28,6 @@ from cascadice.runs.resume import open_journal
 
 Source = str | Callable[..., Any] | None
 """A name, a reference `package.module:name`, or a function that other processes can import; None: what is known"""
-Settings = tuple[tuple[str, Any], ...]
 NAMED = ("optimizer", "clip", "batch_size", "local_steps")  # what each participant has as a setting of its own
 GIVEN = "given"  # topology, partition and learning rates: as recorded
 
@@ -127,7 +126,7 @@ def describe(
     of_loss = of_loss or references.reference_to(own_loss) or str(getattr(own_loss, "__name__", "own"))
     training = network.learner.training
     made = models.made_by(training) or models.Made(type(training).__name__)
-    each = [_settings(network, first, k) for k in range(network.nodes)]
+    each = [_settings(network, first, *one) for one in enumerate(saved.optimizers_of(network))]
     unnamed = [one for one in each if ("optimizer", UNNAMED) in one]
     each = unnamed[:1] or each  # one that has no name cannot be one of several
     usual = next((one for one in each if "clip" not in dict(one)), each[0])
@@ -161,19 +160,16 @@ def _option(name: str, value: Any) -> str:
     return f"{name}={json.dumps(value)}"
 
 
-def _settings(network: Network, first: Round, k: int) -> Settings:
+def _settings(network: Network, first: Round, k: int, named: saved.Settings) -> saved.Settings:
     """The settings of participant k: optimizer with options, batch size and local steps."""
-    group = next((group for group in network.groups if k in group.nodes), None)
-    optimizer = (network.learner if group is None else group.learner).optimizer
     steps, size = sizes(first.draw.batch[k : k + 1])[0]
-    named = optimizer.settings
     if dict(named).get("optimizer") not in OPTIMIZERS:
         linear = all(learner.optimizer.linear for learner in network.learners)
         named = (("optimizer", UNNAMED), *([("linear", True)] if linear else []))
     return (*named, ("batch_size", max(1, size)), ("local_steps", max(1, steps)))
 
 
-def _differences(usual: Settings, each: list[Settings]) -> Iterator[str]:
+def _differences(usual: saved.Settings, each: list[saved.Settings]) -> Iterator[str]:
     """The differences between participants, in the syntax of the setting `participants`."""
     for settings in dict.fromkeys(each):
         if settings != usual:

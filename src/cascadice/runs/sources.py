@@ -28,10 +28,7 @@ def load_data(name: str, root: str | None = None, download: bool = False, quiet:
 
 
 def make_model(name: str, shape: Sequence[int], classes: int, options: Mapping[str, Any]) -> nn.Module:
-    """The model of this name, or the one that the referenced function makes, with parameters from torch's seed.
-
-    That function takes no arguments, or an input shape and a number of classes; options are for named models only.
-    """
+    """The model of this name, or the one that the referenced function makes, with parameters from torch's seed."""
     if not references.is_reference(name):
         lookup(models.MODELS, name, "model", OWN)
         return fitting(models.build, name, shape, classes, seed=torch.initial_seed(), **options)  # type: ignore[no-any-return]

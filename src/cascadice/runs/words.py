@@ -22,8 +22,7 @@ def print_summary(
 ) -> None:  # fmt: skip
     """Print who helped and who harmed, how far influence reached, and how close the estimates are to the truth.
 
-    `labels` has the class of each training sample shown, if it has one; `where` says where to find the rest, `whose`
-    whose samples are shown if not everyone's.
+    `where` says where to find the rest, `whose` whose samples are shown if not everyone's.
     """
     rounds, kind = summary.rounds, next(iter(summary.updates), "")
     span = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
