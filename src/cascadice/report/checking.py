@@ -23,13 +23,13 @@ from cascadice.runs.folder import (
     CONFIG,
     MANIFEST,
     WRITERS,
+    check_data,
     check_length,
     read_manifest,
     read_run_config,
     run_fingerprint,
 )
 from cascadice.runs.question import length_in
-from cascadice.runs.recording import check_data
 from cascadice.runs.saved import data_of
 from cascadice.runs.summary import check_range
 

@@ -7,14 +7,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cascadice import files
+from cascadice.data.samples import DataSet, content_digest
+from cascadice.engine import Network
 from cascadice.files import checksums, jsonl, locks
 from cascadice.files.digests import check_ordinary
 from cascadice.runs import store
 from cascadice.runs.config import Config, from_json, to_json
 from cascadice.runs.distributed.departures import DEPARTURES
+
+if TYPE_CHECKING:  # it reads manifests itself
+    from cascadice.runs.distributed.processes import World
 
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", checksums.MANIFEST, "training.png", "partition.png"
 WRITERS = "`cascadice run` or `cd.save`"  # of a run
@@ -207,6 +212,38 @@ def check_length(folder: files.Folder, rounds: int | None, again: str = "--overw
     if rounds is not None and rounds < now:
         about = f"the models after {rounds} rounds, but the run now has {now}"
         raise ValueError(f"it is about {about}. Repeat the command with {again}.")
+
+
+def check_process(folder: Path, network: Network | None, world: "World") -> None:
+    """Raise ValueError if the run in a folder belongs to another process; `network` is this one's part, if known."""
+    if not (manifest := read_manifest(folder)):
+        return
+    then = manifest.get("process")
+    if then is not None and not (isinstance(then, dict) and {"rank", "of", "members"} <= then.keys()):
+        raise ValueError(f"process in {folder / MANIFEST} must have rank, of and members; found {then!r}. Restore it.")
+    if then is None and world.alone:
+        return
+    wanted = f"{folder} must belong to process {world.rank} of {world.size}"
+    if then is None:
+        raise ValueError(f"{wanted}; it is the run of a single process. Leave out torchrun.")
+    rank, of, members = then["rank"], then["of"], then["members"]
+    if world.alone:
+        how = f"{launcher(of)} COMMAND {folder.parent}"
+        raise ValueError(f"{folder} is the part of one of {of} processes, which compute together. Use: {how}")
+    if (rank, of) != (world.rank, world.size):
+        how = f"Start {of} processes, in the order of their folders"
+        raise ValueError(f"{wanted}; it is that of process {rank} of {of}. {how}.")
+    if network is not None and members != list(network.members):
+        raise ValueError(f"{folder} holds participants {members}; this process has {list(network.members)}.")
+
+
+def check_data(folder: Path, data: DataSet) -> None:
+    """Raise ValueError if the run in a folder was trained on other data."""
+    then = read_manifest(folder).get(DATA)
+    if then is not None and then != (now := content_digest(data)):
+        found = f"the data set {data.name} is not the one that the run in {folder} was trained on"
+        digests = f"its digest is {now[:12]}…, in {MANIFEST} {str(then)[:12]}…"
+        raise ValueError(f"{found}: {digests}. Restore it, or name another folder with --data-root.")
 
 
 def determining(config: Config) -> dict[str, Any]:

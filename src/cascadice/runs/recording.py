@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
-from cascadice.data.samples import DataSet, content_digest
 from cascadice.engine import Network, Round
 from cascadice.files import Folder
 from cascadice.runs import store
@@ -15,16 +14,7 @@ from cascadice.runs.config import Config, build, override
 from cascadice.runs.distributed.departures import read_departures, really
 from cascadice.runs.distributed.processes import ONE_PROCESS, World, folder_name
 from cascadice.runs.distributed.shared_facts import facts_of_run, not_one_run
-from cascadice.runs.folder import (
-    DATA,
-    MANIFEST,
-    RUN_FILES,
-    check_writable,
-    launcher,
-    read_manifest,
-    read_run_config,
-    run_fingerprint,
-)
+from cascadice.runs.folder import RUN_FILES, check_data, check_process, check_writable, read_run_config, run_fingerprint
 from cascadice.runs.round_metrics import quality
 from cascadice.runs.saved import network_of
 
@@ -187,39 +177,6 @@ def build_recorded(
     if world.alone:
         return network
     return replace(network, mixing=really(network.mixing, world.tell(read_departures(folder).rows)))
-
-
-def check_process(folder: Path, network: Network | None, world: World) -> None:
-    """Raise ValueError if the run in a folder belongs to another process; `network` is this one's part, if known."""
-    if not (manifest := read_manifest(folder)):
-        return
-    then = manifest.get("process")
-    if then is not None and not (isinstance(then, dict) and {"rank", "of", "members"} <= then.keys()):
-        raise ValueError(f"process in {folder / MANIFEST} must have rank, of and members; found {then!r}. Restore it.")
-    if then is None and world.alone:
-        return
-    wanted = f"{folder} must belong to process {world.rank} of {world.size}"
-    if then is None:
-        raise ValueError(f"{wanted}; it is the run of a single process. Leave out torchrun.")
-    rank, of, members = then["rank"], then["of"], then["members"]
-    if world.alone:
-        how = f"{launcher(of)} COMMAND {folder.parent}"
-        raise ValueError(f"{folder} is the part of one of {of} processes, which compute together. Use: {how}")
-    if (rank, of) != (world.rank, world.size):
-        how = f"Start {of} processes, in the order of their folders"
-        raise ValueError(f"{wanted}; it is that of process {rank} of {of}. {how}.")
-    if network is not None and members != list(network.members):
-        raise ValueError(f"{folder} holds participants {members}; this process has {list(network.members)}.")
-
-
-def check_data(folder: Path, data: DataSet) -> None:
-    """Raise ValueError if the run in a folder was trained on other data."""
-    then = read_manifest(folder).get(DATA)
-    if then is not None and then != (now := content_digest(data)):
-        raise ValueError(
-            f"the data set {data.name} is not the one that the run in {folder} was trained on: its digest is "
-            f"{now[:12]}…, in {MANIFEST} {str(then)[:12]}…. Restore it, or name another folder with --data-root."
-        )
 
 
 def results_folder(run: Path, name: str, out: Folder | None, written: Sequence[str], overwrite: bool) -> Path:

@@ -16,9 +16,8 @@ from cascadice.runs.config import Config
 from cascadice.runs.distributed.departures import read_departures
 from cascadice.runs.distributed.processes import ONE_PROCESS, World, folder_name
 from cascadice.runs.distributed.shared_facts import not_one_run
-from cascadice.runs.folder import BELOW, RUN_ID, fingerprint, read_manifest, run_fingerprint
+from cascadice.runs.folder import BELOW, RUN_ID, check_data, check_process, fingerprint, read_manifest, run_fingerprint
 from cascadice.runs.journal import Journal, delete_later_rounds, versions
-from cascadice.runs.recording import check_data, check_process
 
 CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same rounds
 

@@ -232,9 +232,8 @@ def _matrix(rows: Table, nodes: int) -> Numbers:
 
 def _sample_scores(rows: Table) -> tuple[SampleScore, ...]:
     rows = rows.where(np.isfinite(rows.value))
-    pairs, which, uses = np.unique(
-        np.stack([rows.source, rows.sample]), axis=1, return_inverse=True, return_counts=True
-    )
+    both = np.stack([rows.source, rows.sample])
+    pairs, which, uses = np.unique(both, axis=1, return_inverse=True, return_counts=True)
     value = _sum_at((pairs.shape[1],), (which.ravel(),), rows.value)
     when = np.unique(rows.round, return_inverse=True)[1]
     columns = (*pairs, uses, value, *bounds_of_sums(rows.value, which.ravel(), when, pairs[0]))

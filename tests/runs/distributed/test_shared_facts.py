@@ -21,9 +21,8 @@ from cascadice.runs.distributed import processes
 from cascadice.runs.distributed.processes import joined
 from cascadice.runs.distributed.shared_facts import facts_of_network
 from cascadice.runs.distributed.together import check_network
-from cascadice.runs.folder import read_manifest
+from cascadice.runs.folder import check_process, read_manifest
 from cascadice.runs.question import Question
-from cascadice.runs.recording import check_process
 
 assert fit_for_threads  # a fixture
 RANKS = ("rank-000", "rank-001")
