@@ -19,9 +19,8 @@ from cascadice.runs.distributed import together
 from cascadice.runs.distributed.processes import ONE_PROCESS, World
 from cascadice.runs.distributed.shared_facts import facts_of_question
 from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, locked_for_writing
-from cascadice.runs.playing import playable
 from cascadice.runs.question import FORMAT, Question, check_fits, check_note, evaluate_on_first, question_note
-from cascadice.runs.recording import Recording, open_recording, spans
+from cascadice.runs.recording import Recording, open_recording, playable, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, read_summary
 from cascadice.runs.sweeps import UNFINISHED, remove_sweeps, rows_by_round, sweep_run
 from cascadice.runs.words import PLANNED, in_words, print_summary

@@ -19,9 +19,8 @@ from cascadice.runs import forecast, memory
 from cascadice.runs.distributed import together
 from cascadice.runs.distributed.processes import ONE_PROCESS, World
 from cascadice.runs.folder import PAIRS, locked_for_writing
-from cascadice.runs.playing import Playable, playable
 from cascadice.runs.question import Question, check_fits, check_note, evaluate_on_first, question_note
-from cascadice.runs.recording import open_recording
+from cascadice.runs.recording import Playable, open_recording, playable
 from cascadice.runs.sweeps import UNFINISHED
 
 FILE = "pairs.csv"

@@ -28,9 +28,8 @@ from cascadice.influence.weighted_run import WeightedRun
 from cascadice.influence.whole_run import KeptScores, RoundScores, Sweep, WholeRun, from_kept, stack_rounds, sweep
 from cascadice.influence.whole_run_shares import share_out
 from cascadice.runs import store
-from cascadice.runs.folder import run_fingerprint
-from cascadice.runs.playing import Playable
 from cascadice.runs.question import Question, evaluate_on_first, question_note
+from cascadice.runs.recording import Playable
 
 UNFINISHED = "unfinished"
 SHARES = "whole-run shares"
@@ -140,8 +139,7 @@ def sweep_run(played: Playable, question: Question, folder: Path, console: Conso
     Sweeps are saved in a subfolder of `folder`, which `remove_sweeps` removes once the results are written; those of
     another run or another question are discarded.
     """
-    run = run_fingerprint(played.folder, played.config)
-    _begin(folder, question_note(question, run, played.rounds), console)
+    _begin(folder, question_note(question, played.fingerprint, played.rounds), console)
     evaluation, sweeps = (
         evaluate_on_first(question.eval_samples, played.network),
         _open_sweeps(played, question, folder),

@@ -13,8 +13,8 @@ from cascadice.console import track
 from cascadice.engine.exchange.messages import Messages
 from cascadice.runs.ask import start_rounds
 from cascadice.runs.distributed.processes import World
-from cascadice.runs.playing import Playable
 from cascadice.runs.question import Question, evaluate_on_first
+from cascadice.runs.recording import Playable
 from cascadice.runs.sweeps import SHARES, Swept, remove_sweeps, sweep_run
 
 WHOLE_RUN = "whole-run-shares"

@@ -36,9 +36,8 @@ from cascadice.runs.distributed import together
 from cascadice.runs.distributed.processes import World
 from cascadice.runs.flags import open_from
 from cascadice.runs.folder import CHAIN
-from cascadice.runs.playing import playable
 from cascadice.runs.question import check_eval_samples
-from cascadice.runs.recording import Recording
+from cascadice.runs.recording import Recording, playable
 from cascadice.runs.summary import injected_faults
 
 HOPS = 4

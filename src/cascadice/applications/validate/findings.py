@@ -22,9 +22,8 @@ from cascadice.runs import memory, store
 from cascadice.runs.flags import DIFFERENT
 from cascadice.runs.folder import read_run_config
 from cascadice.runs.forecast import of_retraining
-from cascadice.runs.playing import playable
 from cascadice.runs.question import evaluate_on_first
-from cascadice.runs.recording import Recording, build_recorded
+from cascadice.runs.recording import Recording, build_recorded, playable
 from cascadice.runs.round_metrics import quality
 
 SAVED = "retrained.safetensors"

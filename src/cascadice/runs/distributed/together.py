@@ -27,7 +27,7 @@ from cascadice.runs.distributed.shared_facts import (
 )  # fmt: skip
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, read_manifest
 from cascadice.runs.journal import Journal
-from cascadice.runs.playing import Playable
+from cascadice.runs.recording import Playable
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.summary import EvaluationResult, InfluenceSummary, ProcessResults, SampleScore, strongest_samples
 
