@@ -17,7 +17,7 @@ from cascadice.influence.whole_run import sweep
 from cascadice.influence.whole_run_shares import whole_run_shares
 from cascadice.runs.forecast import state_of
 from cascadice.runs.store import load_round, save_round
-from cascadice.runs.unfinished import SavedSweep, open_sweep
+from cascadice.runs.sweeps import SavedSweep, open_sweep
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

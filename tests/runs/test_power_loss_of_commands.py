@@ -20,7 +20,7 @@ from cascadice.cli import main
 from cascadice.data import catalogue
 from cascadice.files import checksums, locks
 from cascadice.report.page import collect
-from cascadice.runs import binding
+from cascadice.runs.config import build
 from cascadice.runs.recipes import demo
 from cascadice.runs.train import run
 
@@ -65,11 +65,11 @@ def _fast(monkeypatch):
     monkeypatch.setattr("plotly.offline.get_plotlyjs", str)
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(catalogue, "digits", _digits)
-    monkeypatch.setattr(binding, "build", _built)
+    monkeypatch.setattr("cascadice.runs.recording.build", _built)
 
 
 _digits = cache(catalogue.digits)
-_built = cache(binding.build)
+_built = cache(build)
 
 
 @pytest.fixture(scope="module")

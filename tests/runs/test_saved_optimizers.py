@@ -7,8 +7,8 @@ from runs.test_saving import COMMANDS, _no_figures, commands, elsewhere, make, m
 
 import cascadice as cd
 from cascadice.cli import main
-from cascadice.runs.binding import build_recorded
 from cascadice.runs.folder import read_config
+from cascadice.runs.recording import build_recorded
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

@@ -17,10 +17,9 @@ from cascadice.engine.weighting import with_weights
 from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.report.page import compare
 from cascadice.runs import saved, store
-from cascadice.runs.binding import build_recorded
 from cascadice.runs.config import Config, build
 from cascadice.runs.folder import NETWORK, read_config
-from cascadice.runs.recording import open_recording
+from cascadice.runs.recording import build_recorded, open_recording
 from cascadice.runs.train import run
 
 COMMANDS = (

@@ -18,7 +18,7 @@ from cascadice.influence.readings import accumulate, by_hop
 from cascadice.influence.tables import concatenate, table_of, table_of_participants, table_of_samples
 from cascadice.influence.uncertainty import bounds_of_sums
 from cascadice.runs.round_metrics import RoundMetrics
-from cascadice.runs.summary import injected_faults, ranked, summarise
+from cascadice.runs.summary import injected_faults, sides, summarise
 from cascadice.runs.words import print_summary
 
 NODES, HOPS = 4, 2
@@ -63,7 +63,7 @@ def test_whoever_was_not_asked_about_is_in_no_ranking():
     found = summarise(table(sources=[0, 3]), NODES)
     totals = found.participants["truth"]
     assert np.isnan(totals[1:3]).all()
-    assert {node for side in ranked(totals) for node, _ in side} == {0, 3}
+    assert {node for side in sides(found, "truth")[:3] for node, _ in side} == {0, 3}
 
 
 def test_too_few_updates_make_no_agreement():

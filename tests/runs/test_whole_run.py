@@ -14,15 +14,14 @@ from cascadice.cli import main
 from cascadice.engine import DivergedError, simulate
 from cascadice.influence import evaluate_on, whole_run, whole_run_shares
 from cascadice.influence.tables import parts, read_note, read_table
-from cascadice.runs import store, sweeps, unfinished
+from cascadice.runs import recording, store, sweeps
 from cascadice.runs import train as runs
 from cascadice.runs.ask import ask
 from cascadice.runs.config import build, to_json
 from cascadice.runs.folder import fingerprint, read_config
-from cascadice.runs.playing import playable
 from cascadice.runs.question import Question
 from cascadice.runs.recipes import demo
-from cascadice.runs.recording import open_recording
+from cascadice.runs.recording import open_recording, playable
 from cascadice.runs.summary import read_training_change
 
 ROUNDS = 6
@@ -210,7 +209,7 @@ def never_stopped(trained, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "whole-run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cascadice.pictures.influence.plot", lambda *_, **__: None)
-        patch.setattr(sweeps, "segment", lambda network, rounds: 2)
+        patch.setattr(recording, "segment", lambda network, rounds: 2)
         patch.setattr(sweeps, "counting", whole := stopping(0))
         ask(trained, BOTH, out, quiet=True)
     assert whole.count == whole.total == 3 * (4 + 6 + 6)
@@ -219,13 +218,13 @@ def never_stopped(trained, tmp_path_factory):
 
 @pytest.mark.parametrize(("after", "killed"), [(1, 1), (3, 0), (5, 1), (9, 0), (12, 1), (16, 0), (17, 1), (40, 1)])
 def test_stopped_it_goes_on_where_it_was_with_the_same_bits(run, never_stopped, monkeypatch, after, killed):
-    monkeypatch.setattr(sweeps, "segment", lambda network, rounds: 2)  # checkpoints before rounds 2 and 4
+    monkeypatch.setattr(recording, "segment", lambda network, rounds: 2)  # checkpoints before rounds 2 and 4
     out = run / "whole-run"
     with monkeypatch.context() as patch:
         patch.setattr(sweeps, "counting", stopping(after))
-        patch.setattr(unfinished, "SAVE_SECONDS", 0.0)
+        patch.setattr(sweeps, "SAVE_SECONDS", 0.0)
         if killed:  # nothing is saved on the way out
-            patch.setattr(unfinished.SavedSweep, "save", _saving_unless(unfinished.SavedSweep.save))
+            patch.setattr(sweeps.SavedSweep, "save", _saving_unless(sweeps.SavedSweep.save))
         with pytest.raises(StopError):
             ask(run, BOTH, quiet=True)
     assert list(parts(out)) == []

@@ -16,7 +16,6 @@ from cascadice.files.tensors import read_tensors
 from cascadice.influence.tables import NOTE, parts, read_note, read_table
 from cascadice.report.page.sections import SHOWN, audited, together
 from cascadice.runs import store
-from cascadice.runs.binding import check_data
 from cascadice.runs.config import Config
 from cascadice.runs.distributed.gathering import mixed_up
 from cascadice.runs.folder import (
@@ -24,6 +23,7 @@ from cascadice.runs.folder import (
     CONFIG,
     MANIFEST,
     WRITERS,
+    check_data,
     check_length,
     read_manifest,
     read_run_config,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cascadice import files
 from cascadice.console import Console, say, track
@@ -18,25 +18,18 @@ from cascadice.runs import forecast, memory, store
 from cascadice.runs.distributed import together
 from cascadice.runs.distributed.processes import ONE_PROCESS, World
 from cascadice.runs.distributed.shared_facts import facts_of_question
-from cascadice.runs.eval_samples import evaluate_on_first
 from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, locked_for_writing
-from cascadice.runs.playing import playable
-from cascadice.runs.question import FORMAT, Question, check_fits, check_note, question_note
-from cascadice.runs.recording import Recording, open_recording, spans
+from cascadice.runs.question import FORMAT, Question, check_fits, check_note, evaluate_on_first, question_note
+from cascadice.runs.recording import Recording, open_recording, playable, spans
 from cascadice.runs.summary import LOSSES, InfluenceSummary, read_summary
 from cascadice.runs.sweeps import UNFINISHED, remove_sweeps, rows_by_round, sweep_run
 from cascadice.runs.words import PLANNED, in_words, print_summary
 
 FIGURE = "influence.png"
-SCORED = ("hops", "kinds", "samples", "points", "sources", "every")  # what `score_rounds` takes
 
 
-class Answering(NamedTuple):
-    """How to answer a question: the note of its table, the memory it needs, and the function that writes the table."""
-
-    note: dict[str, str]
-    needs: list[memory.Need]
-    write: Callable[[Path, dict[str, str], Exchange | None, Console], None]
+Writer = Callable[[Path, dict[str, str], Exchange | None, Console], None]
+"""Writes a table into a folder, with the note that belongs to it"""
 
 
 def answers(
@@ -44,7 +37,7 @@ def answers(
 ) -> Iterator[RoundInfluence]:
     """Yield the influence of each round's updates as the rounds arrive."""
     evaluation = evaluate_on_first(question.eval_samples, network)
-    settings = {name: getattr(question, name) for name in SCORED}
+    settings = {name: getattr(question, name) for name in ("hops", "kinds", "samples", "points", "sources", "every")}
     return score_rounds(network, rounds, evaluation, **settings, exchange=exchange)
 
 
@@ -99,10 +92,10 @@ def ask(
     with locked_for_writing(place):
         recording = open_recording(folder, settings, quiet=quiet, world=world, recorded=False)
         network = recording.network
-        note, needs, write = (_of_final_models if question.final else _of_rounds)(recording, question, world)
+        length, needs, write = (_of_final_models if question.final else _of_rounds)(recording, question, world)
         memory.check("whole-run influence" if question.final else "this question", needs, network.device)
         with world.exchange(network) as exchange:
-            note = check_note(place, note, overwrite)
+            note = check_note(place, question_note(question, recording.fingerprint, length), overwrite)
             if overwrite:
                 clear(place)
             protect(place)
@@ -110,8 +103,8 @@ def ask(
             return conclude(console, network, folder, place, world)
 
 
-def _of_rounds(recording: Recording, question: Question, world: World) -> Answering:
-    """Answer what updates did in the rounds that followed them."""
+def _of_rounds(recording: Recording, question: Question, world: World) -> tuple[None, list[memory.Need], Writer]:
+    """How to answer what updates did in the rounds that followed them: the memory it needs, and its writer."""
     network = recording.network
     starts = start_rounds(recording.round_numbers, question, recording.folder)
     check_fits(question, network)
@@ -130,11 +123,11 @@ def _of_rounds(recording: Recording, question: Question, world: World) -> Answer
         files.flush(place, parts(place).values())
         files.write_json(place / NOTE, note)
 
-    return Answering(question_note(question, recording.fingerprint), forecast.of_question(network, question), write)
+    return None, forecast.of_question(network, question), write
 
 
-def _of_final_models(recording: Recording, question: Question, world: World) -> Answering:
-    """Answer who helped the final models; sweeps are saved as they are computed."""
+def _of_final_models(recording: Recording, question: Question, world: World) -> tuple[int, list[memory.Need], Writer]:
+    """How to answer who helped the final models, and after how many rounds; sweeps are saved as they are computed."""
     played = together.in_step(world, playable(recording))
     network, rounds = played.network, played.rounds
     check_fits(question, network, rounds)
@@ -144,36 +137,30 @@ def _of_final_models(recording: Recording, question: Question, world: World) -> 
         if all(world.tell(done)):
             return
         files.write_json(place / NOTE, note)
-        swept = sweep_run(replace(played, exchange=exchange), question, place, console)
-        if swept.losses:
-            untrained, trained = swept.losses
-            files.write_json(place / LOSSES, {"format": FORMAT, "trained": trained, "untrained": untrained})
-        each = [rows_by_round(kind, result) for kind, result in swept.scores.items()]
+        scores, losses = sweep_run(replace(played, exchange=exchange), question, place, console)
+        if losses:
+            files.write_json(place / LOSSES, {"format": FORMAT, "trained": losses[1], "untrained": losses[0]})
+        each = [rows_by_round(kind, result) for kind, result in scores.items()]
         for t, rows in enumerate(zip(*each, strict=True)):
             write_part(place, renumbered(concatenate(rows), network.members), t, note)
         files.flush(place, parts(place).values())
         remove_sweeps(place)
 
-    note = question_note(question, recording.fingerprint, rounds)
-    return Answering(note, forecast.of_whole_run(network, rounds, question), write)
+    return rounds, forecast.of_whole_run(network, rounds, question), write
 
 
 def start_rounds(numbers: Sequence[int], question: Question, folder: files.Folder) -> list[int]:
     """The recorded rounds whose updates can be scored: those for which all needed rounds were recorded."""
     if not numbers:
-        raise ValueError(
-            f"{folder} has no recorded rounds. Train it with --record all, or compute influence during training: "
-            f"cascadice run --kind {','.join(question.kinds)}."
-        )
+        how = f"or compute influence during training: cascadice run --kind {','.join(question.kinds)}"
+        raise ValueError(f"{folder} has no recorded rounds. Train it with --record all, {how}.")
     store.check_rounds(folder)
     recorded = set(numbers)
     complete = [t for t in numbers if recorded.issuperset(range(t, t + question.rounds_needed))]
     if not complete:
         span = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"only {numbers[0]}"
-        raise ValueError(
-            f"{question.hops} hops need {question.rounds_needed} consecutive recorded rounds; {folder} has "
-            f"{len(numbers)}, {span}. Ask for fewer hops, or record more rounds."
-        )
+        found = f"{folder} has {len(numbers)}, {span}. Ask for fewer hops, or record more rounds"
+        raise ValueError(f"{question.hops} hops need {question.rounds_needed} consecutive recorded rounds; {found}.")
     return complete[:: question.every]
 
 
@@ -190,11 +177,10 @@ def protect(out: Path) -> None:
 
 
 def clear(out: Path) -> None:
-    """Remove the table, its figure, the losses beside it and unfinished sweeps, and nothing else.
-
-    The note is marked unfinished before the first part is removed, so that the rest is never mistaken for the whole.
-    """
-    if parts(out) and (out / NOTE).exists():
+    """Remove the table, its figure, the losses beside it and unfinished sweeps, and nothing else."""
+    if (
+        parts(out) and (out / NOTE).exists()
+    ):  # marked unfinished first, so that the rest is never mistaken for the whole
         with suppress(ValueError):  # a damaged one says nothing at all
             files.write_json(out / NOTE, {PLANNED: str(len(parts(out))), **read_note(out)})
     for path in (*parts(out).values(), out / NOTE, out / FIGURE, out / LOSSES):

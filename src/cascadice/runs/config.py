@@ -11,8 +11,6 @@ from cascadice.names import lookup
 from cascadice.runs.options import SETTINGS, check_once, read_options, read_participants
 
 if TYPE_CHECKING:  # torch takes seconds to import; settings can be read, listed and changed without it
-    from cascadice.data.partition import Partition
-    from cascadice.data.samples import DataSet
     from cascadice.engine.networks import Network
     from cascadice.optimizers import Optimizer
     from cascadice.topology import Schedule
@@ -176,6 +174,7 @@ def build(
     """
     from cascadice import learning_rates
     from cascadice.data import corruption
+    from cascadice.data import partition as partitions
     from cascadice.engine.assembly import network
     from cascadice.engine.behaviours import parse as parse_behaviour
     from cascadice.engine.parts import split
@@ -186,33 +185,26 @@ def build(
 
     mixing = schedule(config)
     each = per_participant(config, config.nodes or mixing(0).shape[0])
-    corruptions, behaviours = map(corruption.parse, config.corruptions), map(parse_behaviour, config.behaviours)
+    corruptions, behaviours = [*map(corruption.parse, config.corruptions)], [*map(parse_behaviour, config.behaviours)]
     dataset = sources.load_data(config.data, config.data_root, download, quiet)
     shape, classes, options = dataset.train.shape, len(dataset.classes), read_options(config.model_options)
     members = split(len(each), processes)[rank] if processes > 1 else ()
     here = [each[k] for k in members] or each
     _check_memory(config, here, sources.count_parameters(config.model, shape, classes, options))
-    parts = divided(config, dataset, each)
+    parts = partitions.build(
+        config.partition, dataset.train.y, len(each), per_node=config.per_node, alpha=config.alpha,
+        classes_per_node=config.classes_per_node, minimum=max(one.batch_size for one in each), seed=config.seed,
+    )  # fmt: skip
     loss, rounds = sources.training_loss(config.loss), length(config, parts)
     return network(
         # the engine seeds torch for each participant whose parameters are drawn
         lambda: sources.make_model(config.model, shape, classes, options),
-        dataset, mixing=mixing, partition=parts, loss=loss, init=config.init, corruptions=list(corruptions),
-        behaviours=list(behaviours), compression=config.compression, seed=config.seed, device=config.device,
+        dataset, mixing=mixing, partition=parts, loss=loss, init=config.init, corruptions=corruptions,
+        behaviours=behaviours, compression=config.compression, seed=config.seed, device=config.device,
         dtype=config.dtype, strategy=config.strategy, members=members,
         batch_size=alike(each, lambda one: one.batch_size), local_steps=alike(each, lambda one: one.local_steps),
         optimizer=alike(each, optimizer_of),
         lr=alike(each, lambda one: learning_rates.parse(one.lr_schedule, one.lr, rounds)),
-    )  # fmt: skip
-
-
-def divided(config: Config, data: "DataSet", each: "Sequence[Config]") -> "Partition":
-    """The training samples that each participant holds, given the configuration of each."""
-    from cascadice.data import partition as partitions
-
-    return partitions.build(
-        config.partition, data.train.y, len(each), per_node=config.per_node, alpha=config.alpha,
-        classes_per_node=config.classes_per_node, minimum=max(one.batch_size for one in each), seed=config.seed,
     )  # fmt: skip
 
 
@@ -222,17 +214,16 @@ def per_participant(config: Config, nodes: int) -> list[Config]:
 
     each = [replace(config, participants=())] * nodes
     for text in config.participants:
-        different = read_participants(text)
-        for node in different.nodes:
+        different, settings, options = read_participants(text)
+        for node in different:
             if node >= nodes:
                 raise ValueError(f"participants must be from 0 to {nodes - 1}; found {node} in {text!r}.")
-            changed = override(each[node], different.settings)
+            changed = override(each[node], settings)
             make, _ = lookup(OPTIMIZERS, changed.optimizer, "optimizer")
             known = {**dict.fromkeys(SETTINGS), **signature(make).parameters}
-            for name in read_options(different.optimizer_options):
+            for name in read_options(options):
                 lookup(known, name, "setting of participants")
-            options = (*changed.optimizer_options, *different.optimizer_options)
-            each[node] = replace(changed, optimizer_options=options)
+            each[node] = replace(changed, optimizer_options=(*changed.optimizer_options, *options))
     return each
 
 
@@ -268,9 +259,8 @@ def schedule(config: Config) -> "Schedule":
         raise ValueError("the network was built in Python: only recorded rounds have a known W.")
     if config.mixing is not None:
         W = topology.read_csv(config.mixing, normalize=config.normalize)
-        if config.nodes not in (None, W.shape[0]):
-            found = f"{config.mixing} has {W.shape[0]} participants"
-            raise ValueError(f"{found}, nodes is {config.nodes}. Leave nodes out.")
+        if config.nodes not in (None, nodes := W.shape[0]):
+            raise ValueError(f"{config.mixing} has {nodes} participants, nodes is {config.nodes}. Leave nodes out.")
         mixing: Schedule = topology.constant(W)
     else:
         options = read_options(config.topology_options)
@@ -311,12 +301,9 @@ def length(config: Config, parts: Sequence[Sized]) -> int:
 
 def length_of(config: Config, network: "Network") -> int:
     """The number of rounds of this network, or of the whole network that it is a part of."""
-    if config.rounds is not None:
-        return config.rounds
     if network.members:
         return length(config, [range(size) for size in network.holdings])
-    assert network.partition is not None
-    return length(config, network.partition)
+    return length(config, network.partition or ())
 
 
 def _check_memory(config: Config, each: Sequence[Config], parameters: int) -> None:

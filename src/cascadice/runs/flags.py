@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from cascadice.runs.question import Question
     from cascadice.runs.recording import Recording
 
-OF_YOUR_OWN = ("model", "loss")
-DIFFERENT = ("device", "data_root", *OF_YOUR_OWN)  # settings in which a command may differ from the run
+DIFFERENT = ("device", "data_root", "model", "loss")  # settings in which a command may differ from the run
 FINAL = ("at", "during", "on")  # what only questions about the final models have
 NUMBERS = {
     "hops": "for how many rounds to follow an update [1]",
@@ -27,19 +26,16 @@ NUMBERS = {
 
 def add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
     """Add a flag for each of these settings; flags that are not given stay absent, so that recipes apply."""
-    group = parser.add_argument_group("settings")
-    for f in fields(Config):
-        if f.name not in names:
-            continue
-        flag, types = f"--{f.name.replace('_', '-')}", field_types()[f.name]
-        default = "" if f.default in (None, (), False) else f" [{f.default}]"
-        more: dict[str, Any] = {"help": f.metadata["help"] + default, "default": argparse.SUPPRESS}
+    group = parser.add_argument_group("settings", argument_default=argparse.SUPPRESS)
+    for f in (f for f in fields(Config) if f.name in names):
+        types, default = field_types()[f.name], "" if f.default in (None, (), False) else f" [{f.default}]"
         if bool in types:
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, **more)
+            how: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
         elif tuple in types:
-            group.add_argument(flag, action="extend", nargs="*", metavar="TEXT", **more)
+            how = {"action": "extend", "nargs": "*", "metavar": "TEXT"}
         else:
-            group.add_argument(flag, metavar="N" if int in types else "X" if float in types else "TEXT", **more)
+            how = {"metavar": "N" if int in types else "X" if float in types else "TEXT"}
+        group.add_argument(f"--{f.name.replace('_', '-')}", help=f.metadata["help"] + default, **how)
 
 
 def settings_from(args: argparse.Namespace) -> dict[str, Any]:
@@ -84,27 +80,27 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
 
 def add_question(parser: argparse.ArgumentParser, title: str) -> None:
     """Add the flags for a question; flags that are not given stay absent."""
-    group = parser.add_argument_group(title)
-    absent: dict[str, Any] = {"default": argparse.SUPPRESS}
+    group = parser.add_argument_group(title, argument_default=argparse.SUPPRESS)
     kinds = "estimators, any of `cascadice list kinds`, separated by commas [first-order]"
-    group.add_argument("--kind", metavar="KINDS", dest="kinds", help=kinds, **absent)
-    group.add_argument("--samples", action="store_true", help="score every training sample too", **absent)
-    group.add_argument("--sources", metavar="NODES", help="whose updates to score, separated by commas (all)", **absent)
+    group.add_argument("--kind", metavar="KINDS", dest="kinds", help=kinds)
+    group.add_argument("--samples", action="store_true", help="score every training sample too")
+    group.add_argument("--sources", metavar="NODES", help="whose updates to score, separated by commas (all)")
     for name, help in NUMBERS.items():
-        group.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=help, **absent)
+        group.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=help)
     text = "with several processes: tell process 0 the samples with the lowest and highest scores, to print"
-    group.add_argument("--tell-samples", action="store_true", help=text)
+    group.add_argument("--tell-samples", action="store_true", default=False, help=text)
 
 
 def add_whole_run(parser: argparse.ArgumentParser) -> None:
     """Add the flags that apply only to questions about the final models."""
-    group = parser.add_argument_group("about the final models (--kind whole-run, whole-run-shares, pairs)")
+    title = "about the final models (--kind whole-run, whole-run-shares, pairs)"
+    group = parser.add_argument_group(title, argument_default=argparse.SUPPRESS)
     at = "weight of all updates at which to differentiate, above 0 and at most 1 [1]"
-    group.add_argument("--at", type=float, metavar="X", help=at, default=argparse.SUPPRESS)
+    group.add_argument("--at", type=float, metavar="X", help=at)
     text = "only the updates of rounds A to B − 1 are weighted, e.g. 0:100 (all rounds)"
-    group.add_argument("--during", metavar="A:B", help=text, default=argparse.SUPPRESS)
+    group.add_argument("--during", metavar="A:B", help=text)
     on = "final models to measure: all, average, or the number of a participant [all]"
-    group.add_argument("--on", metavar="WHOSE", help=on, default=argparse.SUPPRESS)
+    group.add_argument("--on", metavar="WHOSE", help=on)
 
 
 def given_question(args: argparse.Namespace) -> dict[str, Any]:
@@ -128,16 +124,12 @@ def question_from(args: argparse.Namespace) -> "Question":
     if given.get("on", "").isdecimal():
         given["on"] = int(given["on"])
     if "during" in given:
-        given["during"] = _span(given["during"])
+        start, _, stop = given["during"].partition(":")
+        if not (start.isdecimal() and stop.isdecimal()):
+            found = repr(given["during"])
+            raise ValueError(f"--during must be two rounds, e.g. 0:100 for rounds 0 to 99; found {found}.")
+        given["during"] = int(start), int(stop)
     return Question(**given)
-
-
-def _span(text: str) -> tuple[int, int]:
-    """The first round and the one after the last, from "0:100"."""
-    start, _, stop = text.partition(":")
-    if not (start.isdecimal() and stop.isdecimal()):
-        raise ValueError(f"--during must be two rounds, e.g. 0:100 for rounds 0 to 99; found {text!r}.")
-    return int(start), int(stop)
 
 
 def add_recording(
@@ -152,7 +144,7 @@ def add_recording(
     parser.add_argument("--device", metavar="TEXT", help=device, default=argparse.SUPPRESS)
     data = "folder that holds the data (default: the run's)"
     parser.add_argument("--data-root", metavar="DIR", help=data, default=argparse.SUPPRESS)
-    for name in OF_YOUR_OWN:
+    for name in ("model", "loss"):
         own = f"{name} of a network that was built in Python: package.module:name (default: the run's)"
         parser.add_argument(f"--{name}", metavar="TEXT", help=own, default=argparse.SUPPRESS)
 

@@ -2,19 +2,24 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cascadice import files
+from cascadice.data.samples import DataSet, content_digest
+from cascadice.engine import Network
 from cascadice.files import checksums, jsonl, locks
 from cascadice.files.digests import check_ordinary
 from cascadice.runs import store
 from cascadice.runs.config import Config, from_json, to_json
 from cascadice.runs.distributed.departures import DEPARTURES
+
+if TYPE_CHECKING:  # it reads manifests itself
+    from cascadice.runs.distributed.processes import World
 
 CONFIG, MANIFEST, FIGURE, HOLDINGS = "config.json", checksums.MANIFEST, "training.png", "partition.png"
 WRITERS = "`cascadice run` or `cd.save`"  # of a run
@@ -59,7 +64,8 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
     check_writable(folder, "a run")
     present = {path.name for path in folder.iterdir()} - {locks.LOCK} if folder.exists() else set()
     if not present:
-        _check_outside(folder)
+        if around := _first_run(Path(os.path.realpath(folder)).parents):  # only the other's writer may write there
+            raise ValueError(f"{folder} is inside the run in {around}. Choose an --out that is outside every run.")
         return
     if not _holds_run(folder, present):
         raise ValueError(f"{folder} holds files that do not belong to a run. Choose another folder.")
@@ -74,33 +80,21 @@ def check_folder(folder: Path, config: Config, resume: bool, overwrite: bool) ->
     recorded = determining(read_config(folder)) if resume and CONFIG in present else {}
     for name, value in determining(config).items():
         if value != recorded.get(name, value):
-            raise ValueError(
-                f"a resumed run must keep its settings; {name} is {recorded[name]!r} in {folder}, {value!r} here. "
-                "Leave it out, or use another folder."
-            )
-
-
-def _check_outside(folder: Path) -> None:
-    """Refuse to begin a run inside another: only the other's writer may write there."""
-    if around := _run_around(Path(os.path.realpath(folder))):
-        raise ValueError(f"{folder} is inside the run in {around}. Choose an --out that is outside every run.")
+            found = f"{name} is {recorded[name]!r} in {folder}, {value!r} here"
+            raise ValueError(f"a resumed run must keep its settings; {found}. Leave it out, or use another folder.")
 
 
 def _check_not_linked(folder: Path) -> None:
     """Refuse a part of a run that is a link into another run, whose lock and checksums are others."""
     real = Path(os.path.realpath(folder))
-    here, there = _run_around(folder), real if _is_run(real) else _run_around(real)
+    here, there = _first_run(folder.parents), _first_run([real, *real.parents])
     if here and there and not here.samefile(there):
         raise ValueError(f"{folder} is a link into the run in {there}. Put a folder of its own there.")
 
 
-def _run_around(folder: Path) -> Path | None:
-    """The innermost run that a folder is a part of."""
-    return next((around for around in folder.parents if _is_run(around)), None)
-
-
-def _is_run(folder: Path) -> bool:
-    return all((folder / name).exists() for name in (CONFIG, MANIFEST))
+def _first_run(places: Iterable[Path]) -> Path | None:
+    """The first of these folders that holds a run."""
+    return next((place for place in places if (place / CONFIG).exists() and (place / MANIFEST).exists()), None)
 
 
 def _holds_run(folder: Path, present: set[str]) -> bool:
@@ -117,21 +111,11 @@ def _holds_run(folder: Path, present: set[str]) -> bool:
 
 @contextmanager
 def locked_for_writing(*folders: Path) -> Iterator[None]:
-    """Lock these folders for writing; if one is inside a run, at whatever depth, lock the whole run.
-
-    Files that killed writers left unfinished are removed.
-
-    Raises:
-        ValueError: If somebody else is writing there.
-
-    Example:
-        >>> with locked_for_writing(Path("runs/demo/influence")):  # doctest: +SKIP
-        ...     ...
-    """
+    """Lock these folders, or the runs that they are in; remove files that killed writers left unfinished."""
     with ExitStack() as stack:
         for folder in folders:
             _check_not_linked(folder)
-        homes = (_run_around(folder) or _run_around(Path(os.path.realpath(folder))) or folder for folder in folders)
+        homes = (_first_run([*one.parents, *Path(os.path.realpath(one)).parents]) or one for one in folders)
         for home in dict.fromkeys(homes):
             check_writable(home)
             stack.enter_context(locks.locked(home))
@@ -182,12 +166,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
 
 
 def launcher(processes: int) -> str:
-    """The command that starts cascadice in this many processes.
-
-    Example:
-        >>> launcher(4)
-        'torchrun --nproc-per-node 4 -m cascadice'
-    """
+    """The command that starts cascadice in this many processes."""
     return "cascadice" if processes == 1 else f"torchrun --nproc-per-node {processes} -m cascadice"
 
 
@@ -202,14 +181,12 @@ def resuming(folder: Path, manifest: Mapping[str, Any]) -> str:
 
 def read_run_config(folder: Path) -> Config:
     """Read the configuration in a folder that must hold a run."""
-    if not (folder / CONFIG).exists() and (parts := len(list(folder.glob(f"rank-*/{CONFIG}")))):
-        raise ValueError(
-            f"{folder} holds the run of {parts} processes, which compute together. Use: {launcher(parts)} COMMAND "
-            f"{folder}"
-        )
-    if not (folder / CONFIG).exists():
-        raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that {WRITERS} wrote.")
-    return read_config(folder)
+    if (folder / CONFIG).exists():
+        return read_config(folder)
+    if parts := len(list(folder.glob(f"rank-*/{CONFIG}"))):
+        use = f"{launcher(parts)} COMMAND {folder}"
+        raise ValueError(f"{folder} holds the run of {parts} processes, which compute together. Use: {use}")
+    raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that {WRITERS} wrote.")
 
 
 def read_manifest(folder: files.Folder) -> dict[str, Any]:
@@ -230,15 +207,43 @@ def read_manifest(folder: files.Folder) -> dict[str, Any]:
 
 
 def check_length(folder: files.Folder, rounds: int | None, again: str = "--overwrite") -> None:
-    """Raise ValueError if the run was continued after results about its final models, when it had `rounds` rounds.
-
-    `again` is what to add to the command that computed them.
-    """
+    """Raise ValueError if the run was continued after results about its final models, when it had `rounds` rounds."""
     now = read_manifest(folder).get("rounds", 0)
     if rounds is not None and rounds < now:
-        raise ValueError(
-            f"it is about the models after {rounds} rounds, but the run now has {now}. Repeat the command with {again}."
-        )
+        about = f"the models after {rounds} rounds, but the run now has {now}"
+        raise ValueError(f"it is about {about}. Repeat the command with {again}.")
+
+
+def check_process(folder: Path, network: Network | None, world: "World") -> None:
+    """Raise ValueError if the run in a folder belongs to another process; `network` is this one's part, if known."""
+    if not (manifest := read_manifest(folder)):
+        return
+    then = manifest.get("process")
+    if then is not None and not (isinstance(then, dict) and {"rank", "of", "members"} <= then.keys()):
+        raise ValueError(f"process in {folder / MANIFEST} must have rank, of and members; found {then!r}. Restore it.")
+    if then is None and world.alone:
+        return
+    wanted = f"{folder} must belong to process {world.rank} of {world.size}"
+    if then is None:
+        raise ValueError(f"{wanted}; it is the run of a single process. Leave out torchrun.")
+    rank, of, members = then["rank"], then["of"], then["members"]
+    if world.alone:
+        how = f"{launcher(of)} COMMAND {folder.parent}"
+        raise ValueError(f"{folder} is the part of one of {of} processes, which compute together. Use: {how}")
+    if (rank, of) != (world.rank, world.size):
+        how = f"Start {of} processes, in the order of their folders"
+        raise ValueError(f"{wanted}; it is that of process {rank} of {of}. {how}.")
+    if network is not None and members != list(network.members):
+        raise ValueError(f"{folder} holds participants {members}; this process has {list(network.members)}.")
+
+
+def check_data(folder: Path, data: DataSet) -> None:
+    """Raise ValueError if the run in a folder was trained on other data."""
+    then = read_manifest(folder).get(DATA)
+    if then is not None and then != (now := content_digest(data)):
+        found = f"the data set {data.name} is not the one that the run in {folder} was trained on"
+        digests = f"its digest is {now[:12]}…, in {MANIFEST} {str(then)[:12]}…"
+        raise ValueError(f"{found}: {digests}. Restore it, or name another folder with --data-root.")
 
 
 def determining(config: Config) -> dict[str, Any]:
@@ -273,10 +278,8 @@ def run_fingerprint(folder: files.Folder, config: Config | None = None) -> str:
     found = manifest.get("fingerprint", old if manifest else new)
     if found not in (old, new) and (Path(folder) / CONFIG).exists():  # else the run was cleared
         mixing = f" or the file {config.mixing}" if config.mixing else ""
-        raise ValueError(
-            f"{Path(folder) / CONFIG}{mixing} disagrees with {MANIFEST}: the fingerprint of its settings is {new}, "
-            f"that of the run {found}. {SETTINGS_REMEDY}."
-        )
+        told = f"the fingerprint of its settings is {new}, that of the run {found}. {SETTINGS_REMEDY}"
+        raise ValueError(f"{Path(folder) / CONFIG}{mixing} disagrees with {MANIFEST}: {told}.")
     return old if found == old else new
 
 

@@ -53,30 +53,17 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = {_place(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor) and _place(leaf) not in given:
-                self.sizes.append(leaf.numel())
+        given, made = ([x for x in tree_leaves(tree) if isinstance(x, Tensor)] for tree in ((args, kwargs), result))
+        places = {leaf.untyped_storage()._cdata for leaf in given}
+        self.sizes += [leaf.numel() for leaf in made if leaf.untyped_storage()._cdata not in places]
         return result
-
-
-def _place(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def activations(model: nn.Module, sample: Inputs, compute: torch.dtype | None = None) -> Activations:
     """The activations of a model for one sample, from a pass on torch's meta device, which computes no numbers.
 
     A model that cannot run there, because it looks at values or makes tensors elsewhere, runs with real numbers.
-
-    Args:
-        model: The model; it is copied.
-        sample: A batch of one.
-        compute: The precision of the pass, if it is not that of the parameters.
-
-    Example:
-        >>> activations(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
-        Activations(all=18, most=16)
+    `compute` is the precision of the pass, if it is not that of the parameters.
     """
     try:
         computed = _computed(deepcopy(model).to("meta"), tree_map(lambda part: part.to("meta"), sample), compute)
@@ -103,12 +90,7 @@ def of_graph(topology: str, nodes: int, options: dict[str, Any]) -> list[Need]:
 
 
 def state_of(optimizer: Optimizer) -> int:
-    """How many numbers an optimizer keeps per parameter.
-
-    Example:
-        >>> state_of(optimizers.build("adam"))
-        2
-    """
+    """How many numbers an optimizer keeps per parameter."""
     row = torch.zeros(1, optimizer.size or 64)
     return sum(value.numel() for value in optimizer.init(row).values()) // row.numel()
 
@@ -118,12 +100,8 @@ def of_network(
 ) -> list[Need]:
     """The memory of a network before it trains.
 
-    Args:
-        parameters: Of one participant.
-        state: Numbers that its optimizer keeps for each parameter.
-        size: Bytes of a number.
-        steps: Local steps of a round.
-        own: Whether each participant draws its own initial parameters.
+    `parameters` are those of one participant, `state` the numbers that its optimizer keeps for each, `size` the bytes
+    of a number; `own`: whether each participant draws its own initial parameters.
     """
     # the model is copied to train and to evaluate; parameters that were drawn one by one are stacked, then copied
     carried = (nodes * (1 + state) + (2 * nodes if own else 4)) * parameters * size
@@ -156,12 +134,6 @@ def _rows(network: Network, rows: int) -> int:
     return min(rows, threads) if network.strategy == "loop" else rows
 
 
-def _sizes(network: Network) -> tuple[int, int, int]:
-    """The number of local steps, the batch size, and the bytes per number."""
-    batch = network.batches(0)
-    return batch.shape[1], batch.shape[2], network.initial.theta.element_size()
-
-
 def _activations(network: Network) -> Activations:
     train = network.data.train
     x, _ = train.take(torch.zeros(1, dtype=torch.int64) if train.numbers is None else train.numbers[:1])
@@ -171,20 +143,13 @@ def _activations(network: Network) -> Activations:
 
 def _local_work(network: Network, rows: int | None = None) -> Need:
     """The memory of a training pass of these rows, by default of all participants."""
-    steps, batch, size = _sizes(network)
-    together = _rows(network, network.nodes if rows is None else rows)
+    _, steps, batch = network.batches(0).shape
+    size, together = network.initial.theta.element_size(), _rows(network, network.nodes if rows is None else rows)
     per_parameter = TEMPORARY + bytes_of(network.initial) / network.initial.theta.nbytes
     parts = tree_leaves(network.data.train.x)
     inputs = steps * batch * sum(prod(part.shape[1:]) * (size + part.element_size()) for part in parts)
     each = per_parameter * network.learner.size * size + BACKWARD * batch * _activations(network).all * size + inputs
     return Need("local work", int(together * each), SHORTER)
-
-
-def of_run(network: Network, rounds: int, recorded: bool, question: "Question | None") -> list[Need]:
-    """The memory that training takes, including influence if it is computed during training."""
-    if question is None:
-        return of_training(network, rounds, recorded=recorded)
-    return of_training(network, rounds, question.hops, recorded) + of_influence(network, question)
 
 
 def of_question(network: Network, question: "Question") -> list[Need]:
@@ -228,8 +193,8 @@ def _losses(network: Network, rows: int, eval_samples: int) -> int:
 
 def of_whole_run(network: Network, rounds: int, question: "Question") -> list[Need]:
     """The memory that whole-run influence takes: the rounds kept, a backward sweep, and the scores."""
-    steps, batch, _ = _sizes(network)
-    scores = len(question.alphas) * rounds * network.nodes * (8 + (16 * steps * batch if question.samples else 0))
+    drawn = network.batches(0)[0].numel() if question.samples else 0
+    scores = len(question.alphas) * rounds * network.nodes * (8 + 16 * drawn)
     gradients = _gradients(network, question.eval_samples or len(network.data.test))
     sweep = 4 * bytes_of(network.initial) + max(gradients, 2 * _local_work(network).bytes)
     return [

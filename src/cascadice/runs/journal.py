@@ -9,23 +9,23 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from cascadice import files, interrupts
+from cascadice import __version__, files, interrupts
 from cascadice.data.batches import PADDING
 from cascadice.data.inputs import are_tokens
-from cascadice.engine import DivergedError, Network, Participants, Round, consensus, evaluate
+from cascadice.engine import DivergedError, Metrics, Network, Participants, Round, consensus, evaluate
 from cascadice.engine.exchange.messages import Messages
+from cascadice.engine.simulation import OUTLIER
 from cascadice.files import locks
 from cascadice.runs import store
-from cascadice.runs.binding import versions
 from cascadice.runs.config import Config, to_json
 from cascadice.runs.distributed.departures import Departures, write_departures
 from cascadice.runs.distributed.processes import ONE_PROCESS, World
-from cascadice.runs.divergence import check_finite
 from cascadice.runs.folder import CONFIG, DATA, FIGURE, FORMAT, HOLDINGS, MANIFEST, RUN_ID, TARGETS, TOKENS
 from cascadice.runs.round_metrics import RoundMetrics
 
@@ -97,40 +97,73 @@ def enter(journal: Journal, round: Round, last: bool) -> None:
         store.save_round(journal.folder, round, **journal.identity)
     if to_keep.most is not None:
         store.delete_rounds(journal.folder, [round.t - to_keep.most])
-    _note_departures(journal, round)
-    journal.metrics.append(RoundMetrics(round.t, loss, distance, test, _traffic(journal)))
+    traffic = None if journal.exchange is None else _note_messages(journal, round, journal.exchange)
+    journal.metrics.append(RoundMetrics(round.t, loss, distance, test, traffic))
     journal.t, journal.participants = round.t + 1, round.after
     start = monotonic()
     if due:
         save(journal)
     if start >= journal.next_update:  # without a checkpoint: a resumed run drops metrics from after its checkpoint
-        _write(journal)
+        _write_metrics(journal)
+        _write_manifest(journal)
         journal.next_update = monotonic() + pause_after(monotonic() - start)
 
 
-def _note_departures(journal: Journal, round: Round) -> None:
-    """Note the rounds that were skipped before this one, and the messages that were missing in it."""
-    if journal.exchange is None:
-        return
+def _note_messages(journal: Journal, round: Round, exchange: Messages) -> tuple[int, int]:
+    """Note skipped rounds and missing messages; return the bytes sent and received since the last call."""
     journal.departures.away += range(journal.t, round.t)
-    if journal.exchange.incomplete:
+    if exchange.incomplete:
         own = list(journal.network.members)
         planned = journal.network.mixing(round.t).to_dense()[own]
         journal.departures.note(round.t, own, round.W.to_dense()[own], planned)
-
-
-def _traffic(journal: Journal) -> tuple[int, int] | None:
-    """The bytes sent and received since the last call."""
-    if journal.exchange is None:
-        return None
-    (sent, received), post = journal.counted, journal.exchange.post
-    journal.counted = (sum(post.sent.values()), sum(post.received.values()))
+    sent, received = journal.counted
+    journal.counted = (sum(exchange.post.sent.values()), sum(exchange.post.received.values()))
     return journal.counted[0] - sent, journal.counted[1] - received
+
+
+def check_finite(network: Network, round: Round, test: Metrics | None, distance: Tensor) -> None:
+    """Raise DivergedError where batch losses are finite, but not parameters or what is computed from them."""
+    after, size = round.after, round.after.theta.abs().amax(1)
+    if not bool(size.isfinite().all()):
+        raise _blamed(round) or DivergedError(round.t, int((~size.isfinite()).nonzero()[0]), sent="has parameters that")
+    wrong = distance.isinf() & (size == size.max())
+    for tensor in after.state.values():
+        wrong = wrong | tensor.reshape(len(tensor), -1).isinf().any(1)
+    if test is not None and not bool(test.loss.isfinite().all()):
+        measurable = evaluate(network, network.initial).loss.isfinite()  # else training is not to blame
+        wrong = wrong | (measurable & ~test.loss.isfinite())
+    if bool(wrong.any()):
+        node = int(wrong.nonzero()[0])
+        large = f"has parameters of up to {float(size[node]):.3g}, and what is computed from them"
+        raise _blamed(round) or DivergedError(round.t, node, sent=large)
+
+
+def _blamed(round: Round) -> DivergedError | None:
+    """The error to raise if somebody sent far larger parameters than the others, who then have them too."""
+    sent = round.half.theta.abs().amax(1).nan_to_num(torch.inf, torch.inf)
+    most, median = sent.max(0), float(sent.median())
+    if not float(most.values) > OUTLIER * median:
+        return None
+    huge = f"sent parameters of up to {float(most.values):.3g} (the median was {median:.3g}), and what is computed from"
+    remedy = "Lower its learning rate or the strength of its misbehaviour."
+    return DivergedError(round.t, int(most.indices), remedy, sent=f"{huge} them")
+
+
+def versions() -> dict[str, str]:
+    """The versions of the software that computes here."""
+    libraries = {"cascadice": __version__, "torch": torch.__version__, "numpy": np.__version__}
+    return {**libraries, "python": platform.python_version()}
 
 
 def _metrics_to_cpu(journal: Journal) -> None:
     """Move all metrics to the CPU at once: moving each as it comes would stall a GPU every round."""
-    journal.metrics = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, journal.metrics)
+    journal.metrics = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, journal.metrics)
+
+
+def _write_metrics(journal: Journal) -> None:
+    locks.check_held(journal.folder)
+    _metrics_to_cpu(journal)
+    store.write_metrics(journal.folder, journal.metrics, journal.network.members)
 
 
 def save(journal: Journal) -> None:
@@ -143,7 +176,7 @@ def save(journal: Journal) -> None:
     sound = journal.network.uneven or bool(fresh and torch.stack(fresh).isfinite().all())  # a recorder has looked
     if fresh and sound and journal.participants is not None and bool(journal.participants.theta.isfinite().all()):
         store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
-        store.write_metrics(journal.folder, journal.metrics, journal.network.members)
+        _write_metrics(journal)
         write_departures(journal.folder, journal.departures)
         store.save_checkpoint(journal.folder, journal.t, journal.participants, **journal.identity)
         journal.checkpointed = journal.t
@@ -167,10 +200,8 @@ def pause_after(seconds: float) -> float:
 
 
 def begin(journal: Journal) -> None:
-    """Write the manifest, then the settings: from the first file on, the folder is known to hold a run.
-
-    The list of checksums comes first; existing files of a version that kept no list are added to it.
-    """
+    """Write the manifest, then the settings: from the first file on, the folder is known to hold a run."""
+    # the list comes first; files of a version that kept none are added to it
     files.keep_checksums(journal.folder, (path for path in journal.folder.rglob("*") if path.is_file()))
     _write_manifest(journal)
     files.write_json(journal.folder / CONFIG, to_json(journal.config))
@@ -198,29 +229,18 @@ def ending(journal: Journal) -> Iterator[None]:
 
 
 def end(journal: Journal, status: str) -> None:
-    """Keep the rounds before `journal.t` and plot them.
-
-    Several processes plot finished runs alone: after a failure, torchrun and the others wait for this one to end.
-    """
+    """Keep the rounds before `journal.t` and plot them."""
     locks.check_held(journal.folder)
     journal.status, journal.ended = status, monotonic()
     journal.metrics = [m for m in journal.metrics if m.t < journal.t]
     delete_later_rounds(journal)
     store.flush_rounds(journal.folder, range(journal.checkpointed, journal.t))
     write_departures(journal.folder, journal.departures)
-    if status == "finished" and journal.checkpointed == journal.t:
-        _write_manifest(journal)  # the metrics were written with the checkpoint
-    else:
-        _write(journal)
-    if status == "finished" or journal.world.alone:
-        plot(journal)
-
-
-def _write(journal: Journal) -> None:
-    locks.check_held(journal.folder)
-    _metrics_to_cpu(journal)
-    store.write_metrics(journal.folder, journal.metrics, journal.network.members)
+    if status != "finished" or journal.checkpointed != journal.t:  # else they were written with the checkpoint
+        _write_metrics(journal)
     _write_manifest(journal)
+    if status == "finished" or journal.world.alone:  # after a failure, torchrun and the others wait for this to end
+        plot(journal)
 
 
 def delete_later_rounds(journal: Journal) -> None:
@@ -253,6 +273,8 @@ def plot(journal: Journal) -> None:
 
 
 def _write_manifest(journal: Journal) -> None:
+    network, world = journal.network, journal.world
+    cuda, process = network.device.type == "cuda", {"rank": world.rank, "of": world.size, "members": network.members}
     manifest = {
         "format": FORMAT,
         "fingerprint": journal.fingerprint,
@@ -261,17 +283,6 @@ def _write_manifest(journal: Journal) -> None:
         **({"seconds": round(journal.seconds, 3)} if journal.timed else {}),
         "started": journal.started,
         "finished": None if journal.status == "running" else _now(),
-        **_circumstances(journal),
-    }
-    files.write_json(journal.folder / MANIFEST, manifest)
-
-
-def _circumstances(journal: Journal) -> dict[str, Any]:
-    """Facts that stay the same while a run trains: its network and the machine."""
-    network, world = journal.network, journal.world
-    cuda, members = network.device.type == "cuda", list(network.members)
-    process = {"rank": world.rank, "of": world.size, "members": members}
-    return {
         "strategy": network.strategy,
         "nodes": network.whole,
         "parameters": network.learner.size,
@@ -286,3 +297,4 @@ def _circumstances(journal: Journal) -> dict[str, Any]:
         **({} if world.alone else {"process": process}),
         **({RUN_ID: journal.run_id} if journal.run_id else {}),
     }
+    files.write_json(journal.folder / MANIFEST, manifest)

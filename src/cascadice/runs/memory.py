@@ -29,16 +29,7 @@ class Need(NamedTuple):
 
 
 def check(what: str, needs: Sequence[Need], device: torch.device) -> None:
-    """Raise ValueError if these needs together exceed the free memory.
-
-    Args:
-        what: What is about to be computed, for the message.
-        needs: What it takes beside what this process has already.
-        device: Where it will be: on the CPU, or on a GPU.
-
-    Example:
-        >>> check("the run", [Need("its parameters", 10**6, "Use a smaller model")], torch.device("cpu"))
-    """
+    """Raise ValueError if what is about to be computed needs more than the free memory of the device."""
     needed, there = sum(need.bytes for need in needs), free(device)
     if needed <= there:
         return
@@ -69,12 +60,18 @@ def free(device: torch.device) -> float:
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return float(torch.cuda.mem_get_info(device)[0] + cached)
-    return min([*_of_machine(), *_of_cgroups(), *_of_process()], default=float("inf"))
+    return min([*_of_machine(), *_of_cgroups()], default=float("inf"))
 
 
 def _of_machine() -> Iterator[float]:
+    """What is available, and what is left under `ulimit -v`."""
     with suppress(OSError, ValueError, KeyError):
         yield _fields(MEMINFO)["MemAvailable:"] * 1024.0
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most != resource.RLIM_INFINITY:
+        with suppress(OSError, ValueError):
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            yield float(most - pages * resource.getpagesize())
 
 
 def _of_cgroups() -> Iterator[float]:
@@ -91,15 +88,6 @@ def _of_cgroups() -> Iterator[float]:
                         yield float(most - now + _fields(folder / "memory.stat")[droppable])
                 if folder == top:
                     break
-
-
-def _of_process() -> Iterator[float]:
-    """The bytes left under `ulimit -v`."""
-    most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if most != resource.RLIM_INFINITY:
-        with suppress(OSError, ValueError):
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            yield float(most - pages * resource.getpagesize())
 
 
 def _fields(path: Path) -> dict[str, int]:

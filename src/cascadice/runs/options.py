@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 from cascadice.files import jsonl
 
@@ -28,20 +28,8 @@ def read_options(texts: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-class NodeSettings(NamedTuple):
-    """Settings that differ for some participants: settings of the run, and options of their optimizer."""
-
-    nodes: tuple[int, ...]
-    settings: dict[str, Any]
-    optimizer_options: tuple[str, ...]
-
-
-def read_participants(text: str) -> NodeSettings:
-    """Parse the settings that differ for some participants.
-
-    >>> read_participants("2,5-6:optimizer=momentum,beta=0.95,lr=0.01")
-    NodeSettings(nodes=(2, 5, 6), settings={'optimizer': 'momentum', 'lr': 0.01}, optimizer_options=('beta=0.95',))
-    """
+def read_participants(text: str) -> tuple[tuple[int, ...], dict[str, Any], tuple[str, ...]]:
+    """The participants, settings and optimizer's options in a text such as "2,5-6:optimizer=adam,beta=0.95,lr=0.01"."""
     nodes, _, rest = text.partition(":")
     if not NODES.fullmatch(nodes.strip()) or not rest.strip():
         raise ValueError(f"participants must read nodes:name=value,…, e.g. {EXAMPLE}; found {text!r}.")
@@ -54,19 +42,16 @@ def read_participants(text: str) -> NodeSettings:
             settings[name] = _checked(name, value, text)
         else:
             options[name] = part
-    return NodeSettings(_nodes(nodes, text), settings, tuple(options.values()))
+    return _nodes(nodes, text), settings, tuple(options.values())
 
 
 def check_once(texts: Sequence[str]) -> None:
-    """Refuse two values of one setting for the same participant, unless the second is an exception in a larger group.
-
-    >>> check_once(["0-3:lr=0.1", "1:lr=0.2"])
-    """
-    for (one, first), (other, second) in combinations([(text, read_participants(text)) for text in texts], 2):
-        again = {*first.settings, *read_options(first.optimizer_options)}
-        again &= {*second.settings, *read_options(second.optimizer_options)}
-        both = set(first.nodes) & set(second.nodes)
-        if again and both and not both == set(second.nodes) < set(first.nodes):
+    """Refuse two values of one setting for a participant, unless the second is an exception in a larger group."""
+    read = ((text, *read_participants(text)) for text in texts)
+    each = [(text, set(nodes), {*settings, *read_options(options)}) for text, nodes, settings, options in read]
+    for (one, first, given), (other, second, then) in combinations(each, 2):
+        both, again = first & second, given & then
+        if again and both and not both == second < first:
             found = f"participant {min(both)} has {min(again)} twice, in {one!r} and in {other!r}"
             raise ValueError(f"participants must be given each setting once; {found}. Leave one out.")
 

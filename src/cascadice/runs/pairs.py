@@ -19,9 +19,8 @@ from cascadice.runs import forecast, memory
 from cascadice.runs.distributed import together
 from cascadice.runs.distributed.processes import ONE_PROCESS, World
 from cascadice.runs.folder import PAIRS, locked_for_writing
-from cascadice.runs.playing import Playable, playable
-from cascadice.runs.question import Question, check_fits, check_note, question_note
-from cascadice.runs.recording import open_recording
+from cascadice.runs.question import Question, check_fits, check_note, evaluate_on_first, question_note
+from cascadice.runs.recording import Playable, open_recording, playable
 from cascadice.runs.sweeps import UNFINISHED
 
 FILE = "pairs.csv"
@@ -34,30 +33,13 @@ MEANING = (
 
 
 def ask_pairs(
-    run: files.Folder,
-    question: Question,
-    out: files.Folder | None = None,
-    *,
-    settings: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
-    quiet: bool = False,
-    world: World = ONE_PROCESS,
-) -> Float[Tensor, "n n"]:
+    run: files.Folder, question: Question, out: files.Folder | None = None, *,
+    settings: Mapping[str, Any] | None = None, overwrite: bool = False, quiet: bool = False, world: World = ONE_PROCESS,
+) -> Float[Tensor, "n n"]:  # fmt: skip
     """Compute who substitutes for whom in a run; see `influence.interplay`. Call again to continue an interrupted call.
 
-    Args:
-        run: The folder of the run; it is trained again, so its rounds need not have been recorded.
-        question: A question of kind "pairs"; `at`, `on` and `eval_samples` are used.
-        out: The folder for the table (None: `pairs` in the run's folder).
-        settings: Settings that may differ from those it was trained with: `device`, `data_root`.
-        overwrite: Whether to replace pairs with other settings.
-        world: The processes, of which there must be only one.
-
-    Returns:
-        `[j, i]`: how much i's whole-run influence changes when j is left out. Negative: they substitute for each other.
-
-    Example:
-        >>> change = ask_pairs("runs/demo", Question(("pairs",)))  # doctest: +SKIP
+    The run is trained again, so its rounds need not have been recorded. Returns `[j, i]`: how much i's whole-run
+    influence changes when j is left out. Negative: they substitute for each other.
     """
     if not world.alone:
         raise ValueError("pairs can be computed only in one process, for a run of one process. Leave out torchrun.")
@@ -93,7 +75,7 @@ def _influences(
     played: Playable, question: Question, place: Path, note: Mapping[str, str], console: Console
 ) -> Float[Tensor, "cases n"]:
     """Everyone's influence in the run, then in the runs without 0, without 1 and so on."""
-    network, evaluation = played.network, played.evaluation(question.eval_samples)
+    network, evaluation = played.network, evaluate_on_first(question.eval_samples, played.network)
     how: dict[str, Any] = {"at": question.at, "on": question.on}
 
     def influence(left_out: int | None) -> Tensor:

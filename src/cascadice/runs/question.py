@@ -3,17 +3,17 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from cascadice import files
-from cascadice.engine import Network
+from cascadice.engine import Evaluation, Network, evaluate_on
 from cascadice.influence.estimators import ESTIMATORS, PAIRS, WHOLE_RUN_KINDS
 from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.tables import NOTE, parts, read_note
 from cascadice.influence.weighted_run import focus
 from cascadice.influence.whole_run_shares import POINTS
 from cascadice.names import lookup
-from cascadice.runs.eval_samples import check_eval_samples
 from cascadice.runs.folder import CHAIN, CONFIG, check_writable
 from cascadice.runs.words import PLANNED
 
@@ -103,14 +103,12 @@ def check_kinds(kinds: Sequence[str], given: Iterable[str] = ()) -> None:
     for known, about in ((ESTIMATORS, "rounds"), (PAIRS, "pairs of participants")):
         some = [kind for kind in kinds if kind in known]
         if 0 < len(some) < len(kinds):
-            raise ValueError(
-                f"--kind {some[0]} is about {about}, whole-run kinds about the final models. Ask for one at a time."
-            )
+            others = "whole-run kinds about the final models"
+            raise ValueError(f"--kind {some[0]} is about {about}, {others}. Ask for one at a time.")
     for name in given:
         if not any(kind in KINDS_OF.get(name, kinds) for kind in kinds):
-            raise ValueError(
-                f"--{name} is for --kind {', '.join(KINDS_OF[name])}; found {', '.join(kinds)}. Leave it out."
-            )
+            allowed, found = ", ".join(KINDS_OF[name]), ", ".join(kinds)
+            raise ValueError(f"--{name} is for --kind {allowed}; found {found}. Leave it out.")
 
 
 def check_fits(question: Question, network: Network, rounds: int | None = None) -> None:
@@ -125,28 +123,33 @@ def check_fits(question: Question, network: Network, rounds: int | None = None) 
         raise ValueError(f"during must be within rounds 0:{rounds}, the first below the second; found {start}:{stop}.")
 
 
-def question_note(question: Question, run: str, rounds: int | None = None) -> dict[str, str]:
-    """The note that all parts of an influence table share; for a whole run, with its number of `rounds`.
+def check_eval_samples(count: int | None, network: Network) -> None:
+    """Check that there are at least as many test samples as requested."""
+    if (count or 0) > (available := len(network.data.test)):
+        raise ValueError(f"--eval-samples must be at most {available}, the number of test samples; found {count}.")
 
-    Settings at their defaults are left out, so that a later version may add some; so is `every`, as rounds may be added
-    later.
-    """
+
+def evaluate_on_first(count: int | None, network: Network) -> Evaluation:
+    """The loss on the first `count` test samples, or on all of them."""
+    check_eval_samples(count, network)
+    return evaluate_on(network, network.data.test.subset(torch.arange(count or len(network.data.test))))
+
+
+def question_note(question: Question, run: str, rounds: int | None = None) -> dict[str, str]:
+    """The note that all parts of an influence table share; for a whole run, with its number of `rounds`."""
     about = {"hops": str(question.hops)} if rounds is None else {"rounds": str(rounds)}
     note = {"format": FORMAT, "run": run, "kinds": ", ".join(question.kinds)} | about
     usual, asked = (_in_words(each) for each in (Question(question.kinds), question))
+    # without defaults, so that a later version may add settings
     return note | {name: value for name, value in asked.items() if value != usual[name]}
 
 
 def _in_words(question: Question) -> dict[str, str]:
-    """The settings of a question as a note stores them."""
-    names = (f.name for f in fields(question) if f.name not in ("kinds", "hops", "every"))
-    return {name.replace("_", "-"): _text(getattr(question, name)) for name in names}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value))
-    return "all" if value is None else str(value).lower()
+    """The settings of a question as a note stores them; not `every`, as rounds may be added later."""
+    told = {f.name: getattr(question, f.name) for f in fields(question) if f.name not in ("kinds", "hops", "every")}
+    lists = {name: ", ".join(map(str, value)) for name, value in told.items() if isinstance(value, tuple)}
+    others = {name: "all" if value is None else str(value).lower() for name, value in told.items()}
+    return {name.replace("_", "-"): text for name, text in (others | lists).items()}
 
 
 def length_in(note: Mapping[str, object]) -> int | None:
@@ -169,8 +172,6 @@ def check_note(out: Path, note: dict[str, str], overwrite: bool) -> dict[str, st
     for name in (*note, *existing):
         there, here = (given.get(name, usual.get(name)) for given in (existing, note))
         if there != here:
-            raise ValueError(
-                f"{out} holds influence with other settings: {name} is {there!r} there, {here!r} here. Choose another "
-                "folder with --out, or replace it with --overwrite."
-            )
+            found = f"{out} holds influence with other settings: {name} is {there!r} there, {here!r} here"
+            raise ValueError(f"{found}. Choose another folder with --out, or replace it with --overwrite.")
     return existing

@@ -1,21 +1,23 @@
 """Open the journal of a run: a new one, or one that continues from the last checkpoint with the same bits."""
 
+import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch.utils._pytree import tree_map
 
-from cascadice import files
+from cascadice import __version__, files
 from cascadice.data.samples import content_digest
 from cascadice.engine.networks import Network
 from cascadice.runs import store
-from cascadice.runs.binding import check_data, check_process, check_version, earlier_versions, version_warning
 from cascadice.runs.config import Config
 from cascadice.runs.distributed.departures import read_departures
 from cascadice.runs.distributed.processes import ONE_PROCESS, World, folder_name
 from cascadice.runs.distributed.shared_facts import not_one_run
-from cascadice.runs.folder import BELOW, RUN_ID, fingerprint, read_manifest, run_fingerprint
-from cascadice.runs.journal import Journal, delete_later_rounds
+from cascadice.runs.folder import BELOW, RUN_ID, check_data, check_process, fingerprint, read_manifest, run_fingerprint
+from cascadice.runs.journal import Journal, delete_later_rounds, versions
 
 CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same rounds
 
@@ -23,10 +25,7 @@ CHECKPOINTS = 10  # of a run of several processes, which save theirs in the same
 def open_journal(
     folder: Path, config: Config, network: Network, rounds: int, resume: bool, world: World = ONE_PROCESS
 ) -> Journal:
-    """Open a new journal, or resume from the last checkpoint: anything written after it is dropped and computed again.
-
-    All processes of a `world` start from the last checkpoint that all of them have.
-    """
+    """Open a new journal, or resume from the last checkpoint; what was written after it is computed again."""
     identity = run_fingerprint(folder, config) if resume else fingerprint(config)
     every = config.checkpoint_every or (None if world.alone else -(-rounds // CHECKPOINTS))
     journal = Journal(folder, config, network, identity, content_digest(network.data), every, world)
@@ -57,10 +56,7 @@ def open_journal(
 
 
 def _agreed_id(folder: Path, resume: bool, world: World) -> str | None:
-    """A random id for the run of these processes, or the one in their folders; None for a single process.
-
-    It distinguishes runs with the same settings, which may have departed from the schedule in different ways.
-    """
+    """A random id, or the one in the folders: runs with the same settings may depart differently from the schedule."""
     if world.alone:
         return None
     told = world.tell([read_manifest(folder).get(RUN_ID) if resume else None, secrets.token_hex(8)])
@@ -81,11 +77,9 @@ def _last_checkpoint(journal: Journal) -> store.Checkpoint | None:
 
 
 def _check_earlier_rounds(journal: Journal) -> None:
-    """Check that the rounds before the checkpoint are complete, because a resumed run does not record them again.
-
-    If only the last ones are kept, earlier ones may be deleted, or back after a loss of power. Cost: each is read once.
-    """
+    """Check that the rounds before the checkpoint are complete, because a resumed run does not record them again."""
     missing = [t for t in store.missing_rounds(journal.folder) if t < journal.t]
+    # if only the last ones are kept, earlier ones may be deleted, or back after a loss of power
     if store.rounds_to_keep(journal.config.record).most is not None:
         returned = [t for t in store.unlisted_rounds(journal.folder) if t < journal.t]
         store.delete_rounds(journal.folder, [*missing, *returned])
@@ -93,3 +87,29 @@ def _check_earlier_rounds(journal: Journal) -> None:
         store.check_rounds(journal.folder)
     for t in (t for t in store.saved_rounds(journal.folder) if t < journal.t):
         store.load_round(journal.folder, t, **journal.identity)
+
+
+def check_version(folder: Path) -> None:
+    """Raise ValueError if a later version trained the run in a folder: this version may compute different bits."""
+    versions = read_manifest(folder).get("versions")
+    trained = str(versions.get("cascadice", "0")) if isinstance(versions, dict) else "0"
+    later, now = ([int(part) for part in re.findall(r"\d+", each)[:3]] for each in (trained, __version__))
+    if later > now:
+        found = f"cascadice {trained}, which is later than {__version__}"
+        raise ValueError(f"{folder} was trained with {found}. Resume it with that version.")
+
+
+def earlier_versions(manifest: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The other versions that have trained a run, oldest first, according to its manifest."""
+    then = [*(manifest.get("earlier_versions") or ()), manifest.get("versions")]
+    return [each for each in then if isinstance(each, dict) and each != versions()]
+
+
+def version_warning(manifest: Mapping[str, Any]) -> str:
+    """A warning that the bits may differ from an uninterrupted run's, if other versions trained the run last."""
+    found = manifest.get("versions")
+    now, then = versions(), found if isinstance(found, dict) else {}
+    other = [name for name in ("torch", "numpy") if then.get(name, now[name]) != now[name]]
+    each = " and ".join(f"{name} {then[name]} (now {now[name]})" for name in other)
+    bits = "its bits may differ from those of a run that was never stopped"
+    return f"a part of the run was trained with {each}: {bits}" if other else ""

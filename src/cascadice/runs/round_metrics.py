@@ -52,10 +52,7 @@ TRAFFIC = ("bytes_sent", "bytes_received")  # of a process in a round, the same 
 
 
 def write_metrics(folder: Folder, metrics: Sequence[RoundMetrics], members: Sequence[int] = ()) -> None:
-    """Write all metrics as one table, a row for each round and participant; null where nothing was evaluated.
-
-    `members` are the numbers of the participants, if they are part of a network.
-    """
+    """Write all metrics as one table, a row for each round and participant; null where nothing was evaluated."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -100,20 +97,19 @@ def read_metrics(folder: Folder) -> list[RoundMetrics]:
     rounds, node = numbers["round"], numbers["node"]
     first = int(node[0]) if len(node) else 0  # not 0 where they are part of a network
     nodes = int(node.max(initial=-1)) + 1 - first
-    width, traffic = max(nodes, 1), _traffic(table, nodes)
+    width = max(nodes, 1)
     complete = len(node) % width == 0 and np.array_equal(node, first + np.arange(len(node)) % width)
     if not complete or not (rounds.reshape(-1, width) == rounds[::width, None]).all():
         raise damaged(path, f"rows are missing: every round must have one for each of {nodes} participants")
     rows = {name: torch.tensor(column).view(-1, width) for name, column in numbers.items()}
+    tests = zip(evaluated[::width], rows["eval_loss"], rows["eval_accuracy"], strict=True)
+    traffic: list[Any] = [(None, None)] * len(rows["round"])
+    if set(TRAFFIC) <= set(table.column_names):
+        traffic = [*zip(*(table[name].to_pylist()[::width] for name in TRAFFIC), strict=True)]
+    each = zip(rounds[::width], rows["train_loss"], rows["consensus"][:, 0], tests, traffic, strict=True)
     return [
-        RoundMetrics(
-            int(rows["round"][i, 0]),
-            rows["train_loss"][i],
-            rows["consensus"][i, 0],
-            Metrics(rows["eval_loss"][i], rows["eval_accuracy"][i]) if evaluated[i * nodes] else None,
-            traffic[i] if traffic else None,
-        )
-        for i in range(len(rows["round"]))
+        RoundMetrics(int(t), loss, gap, Metrics(*test) if tested else None, None if None in sent else sent)
+        for t, loss, gap, (tested, *test), sent in each
     ]
 
 
@@ -121,11 +117,3 @@ def metrics_so_far(folder: Folder) -> list[RoundMetrics]:
     """Read the metrics written so far, perhaps none; it is an error if they were written and are missing."""
     checksums.verify(Path(folder) / METRICS)
     return read_metrics(folder) if (Path(folder) / METRICS).exists() else []
-
-
-def _traffic(table: Any, nodes: int) -> list[tuple[int, int] | None]:
-    """Bytes sent and received in each round; empty if they were not counted."""
-    if not set(TRAFFIC) <= set(table.column_names):
-        return []
-    pairs = zip(*(table[name].to_pylist()[:: max(nodes, 1)] for name in TRAFFIC), strict=True)
-    return [None if sent is None or received is None else (int(sent), int(received)) for sent, received in pairs]

@@ -39,6 +39,7 @@ from cascadice.runs.options import read_options
 
 PARTS = ("y", "mean", "std")
 FORMAT = "cascadice-network-2"  # earlier files name no format, and hold every fact of their time
+Settings = tuple[tuple[str, Any], ...]
 FACTS: Mapping[str, Any] = {
     "name": "", "classes": [], "compression": None, "shape": [], "outputs": 0, "inputs": "Tensor", "autocast": "",
     "uneven": False, "optimizers": None,
@@ -88,20 +89,20 @@ def kept_of(network: Network, with_data: bool) -> SavedNetwork:
     facts: dict[str, Any] = {"name": data.name, "classes": list(data.classes), "compression": compression}
     facts |= {"shape": list(made.shape), "outputs": made.classes, "inputs": type(data.train.x).__name__}
     facts |= {"autocast": str(network.learner.autocast or "").removeprefix("torch."), "uneven": network.uneven}
-    facts |= _unnamed_optimizers(network)
+    each = optimizers_of(network)
+    ways = list(dict.fromkeys(each))
+    unnamed = all(ways) and not all(dict(way)["optimizer"] in OPTIMIZERS for way in ways)
+    facts["optimizers"] = {"ways": ways, "of": [ways.index(way) for way in each]} if unnamed else None
     return SavedNetwork(tensors, {name: value for name, value in facts.items() if value != FACTS[name]})
 
 
-def _unnamed_optimizers(network: Network) -> dict[str, Any]:
-    """The settings of all optimizers, if they have no name but can be rebuilt from these settings."""
+def optimizers_of(network: Network) -> list[Settings]:
+    """The settings of each participant's optimizer."""
     each = [network.learner.optimizer.settings] * network.nodes
     for group in network.groups:
         for k in group.nodes:
             each[k] = group.learner.optimizer.settings
-    ways = list(dict.fromkeys(each))
-    if not all(ways) or all(dict(way)["optimizer"] in OPTIMIZERS for way in ways):
-        return {"optimizers": None}
-    return {"optimizers": {"ways": ways, "of": [ways.index(way) for way in each]}}
+    return each
 
 
 def _inputs(samples: Samples) -> Tensors:
@@ -131,10 +132,8 @@ def read(folder: Path, config: Config) -> SavedNetwork:
         raise files.damaged(folder / NETWORK, f"it lacks what it is: {error}") from None
     files.check_format(folder / NETWORK, kept.written.pop("format", FORMAT), FORMAT)
     if later := sorted(set(kept.written) - set(FACTS)):
-        raise ValueError(
-            f"{folder / NETWORK} has unknown entries: {', '.join(later)}. Read it with the version "
-            "of cascadice that wrote it."
-        )
+        how = "Read it with the version of cascadice that wrote it"
+        raise ValueError(f"{folder / NETWORK} has unknown entries: {', '.join(later)}. {how}.")
     if lacking := {"q", "initial.theta"} - set(tensors):
         raise files.damaged(folder / NETWORK, f"it lacks {', '.join(sorted(lacking))}")
     if kept.digest != config.saved:
@@ -158,7 +157,7 @@ def is_uneven(folder: Path, config: Config) -> bool:
 
 def _data_in(kept: SavedNetwork) -> DataSet:
     def samples(name: str) -> Samples:
-        inputs = {key.removeprefix(f"{name}.x."): x for key, x in kept.tensors.items() if key.startswith(f"{name}.x.")}
+        inputs = store.starting(f"{name}.x.", kept.tensors)
         x: Any = tuple(inputs.values()) if kept.facts["inputs"] == "tuple" else inputs
         y, mean, std = (kept.tensors.get(f"{name}.{part}") for part in PARTS)
         return Samples(kept.tensors.get(f"{name}.x", x), y, mean, std)  # type: ignore[arg-type]
@@ -167,28 +166,20 @@ def _data_in(kept: SavedNetwork) -> DataSet:
 
 
 def network_of(folder: Path, config: Config, settings: Mapping[str, Any] | None = None) -> Network:
-    """The network saved in a folder: the original object if this process saved it, otherwise a rebuilt one.
-
-    Raises:
-        ValueError: If its model or loss cannot be built, or if the first round does not come out the same.
-    """
+    """The network saved in a folder: the original object if this process saved it, otherwise a rebuilt one."""
     living = _living.get(config.saved or "")
     if living is not None and not settings:
         return as_drawn(living, folder)
     changed = override(config, settings or {})
     for what in unknown(changed):
-        raise ValueError(
-            f"the {what} {getattr(changed, what)!r} was built in Python, and this process does not know how to build "
-            f"it. Add --{what} package.module:name, a function that can be imported; or name one in "
-            f"cascadice.save({what}=…)."
-        )
+        how = f"Add --{what} package.module:name, a function that can be imported; or name one in"
+        which = f"the {what} {getattr(changed, what)!r} was built in Python"
+        raise ValueError(f"{which}, and this process does not know how to build it. {how} cascadice.save({what}=…).")
     kept, numbers = read(folder, config), store.saved_rounds(folder)
     if config.optimizer == UNNAMED and kept.facts["optimizers"] is None:
-        raise ValueError(
-            "the optimizer was written in Python, and this process does not know how to build it. Use the process that "
-            "saved the network (cd.score, cd.report), or train with one of "
-            f"{', '.join(OPTIMIZERS)} or of torch.optim."
-        )
+        how = "Use the process that saved the network (cd.score, cd.report), or train with one of"
+        which = "the optimizer was written in Python, and this process does not know how to build it"
+        raise ValueError(f"{which}. {how} {', '.join(OPTIMIZERS)} or of torch.optim.")
     if not numbers:
         raise ValueError(f"{folder} has no recorded rounds. Save it again, with its rounds.")
     built = as_drawn(_assembled(folder, changed, kept, store.load_draw(folder, numbers[0])), folder)
@@ -244,18 +235,14 @@ def _frozen(model: nn.Module, tensors: Tensors) -> nn.Module:
 
 def unknown(config: Config) -> list[str]:
     """Which of "model" and "loss" other processes cannot build unless told how by the flag of that name."""
-    tables: dict[str, tuple[str, Mapping[str, Any]]] = {
-        "model": (config.model, models.MODELS),
-        "loss": (config.loss, LOSSES),
-    }
-    return [what for what, (name, table) in tables.items() if name not in table and not references.is_reference(name)]
+    named: list[tuple[str, str, Mapping[str, Any]]]
+    named = [("model", config.model, models.MODELS), ("loss", config.loss, LOSSES)]
+    return [what for what, name, table in named if name not in table and not references.is_reference(name)]
 
 
 def as_drawn(network: Network, folder: Path) -> Network:
-    """The network with the recorded draws in place of its schedules.
-
-    Earlier rounds draw what the first recorded one drew: forecasts look at round 0, which `playable` refuses to train.
-    """
+    """The network with the recorded draws in place of its schedules."""
+    # earlier rounds draw what the first recorded one drew: forecasts look at round 0, which `playable` refuses to train
     first = next(iter(store.saved_rounds(folder)), 0)
     known: Callable[[int], Draw] = lru_cache(maxsize=4)(lambda t: store.load_draw(folder, max(t, first)))
     drawn: dict[str, Any] = {"batches": lambda t: known(t).batch}
@@ -264,29 +251,3 @@ def as_drawn(network: Network, folder: Path) -> Network:
     if known(first).generators:
         drawn["generators"] = lambda t: known(t).generators
     return replace(network, **drawn, lr=lambda t: known(t).lr)
-
-
-def loss_name(network: Network, given: Any) -> str:
-    """The name or reference of the loss: the one given, or the one known."""
-    loss = network.learner.loss
-    known = next((name for name, (function, _) in LOSSES.items() if function is loss), None)
-    return named("loss", given) or known or references.reference_to(loss) or str(getattr(loss, "__name__", "own"))
-
-
-def named(what: str, given: Any) -> str | None:
-    """The name or reference that was given, or the reference to the function that was given."""
-    if given is None or isinstance(given, str):
-        return given
-    reference = references.reference_to(given)
-    if reference is None:
-        raise ValueError(
-            f"{what} must be a function that other processes can import, or its name package.module:name; found "
-            f"{getattr(given, '__qualname__', given)!r}. Put it into a module."
-        )
-    return reference
-
-
-def check_table(name: str | None, table: Mapping[str, Any], what: str) -> None:
-    """Check that a given name is in the table or is a reference."""
-    if name is not None and not references.is_reference(name):
-        lookup(table, name, what)

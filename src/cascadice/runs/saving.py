@@ -3,14 +3,14 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from cascadice import files, models
+from cascadice import files, models, references
 from cascadice.console import Console, track
 from cascadice.data import DATASETS
 from cascadice.data.batches import sizes
@@ -18,6 +18,7 @@ from cascadice.engine import Network, Round
 from cascadice.files import locks
 from cascadice.influence.checks import check_form, check_many, check_rounds
 from cascadice.losses import LOSSES
+from cascadice.names import lookup
 from cascadice.optimizers import OPTIMIZERS
 from cascadice.runs import saved
 from cascadice.runs.config import UNNAMED, Config, to_json
@@ -27,7 +28,6 @@ from cascadice.runs.resume import open_journal
 
 Source = str | Callable[..., Any] | None
 """A name, a reference `package.module:name`, or a function that other processes can import; None: what is known"""
-Settings = tuple[tuple[str, Any], ...]
 NAMED = ("optimizer", "clip", "batch_size", "local_steps")  # what each participant has as a setting of its own
 GIVEN = "given"  # topology, partition and learning rates: as recorded
 
@@ -76,71 +76,57 @@ def save(
     if (first := next(coming, None)) is None:
         raise ValueError("there must be at least one round to save; found none. Train first.")
     check_form(network, first)
-    started = _started(network, first)
+    known = first.t or all(map(torch.equal, tree_leaves(network.initial), tree_leaves(first.before)))
+    started = network if known else replace(network, initial=first.before)
     kept = saved.kept_of(started, with_data=data is None)
     total = len(rounds) if isinstance(rounds, Sized) else 0
     config = describe(started, first, model=model, data=data, loss=loss)
     config = replace(config, eval_every=eval_every, saved=kept.digest, rounds=total or 1, epochs=None)
-    every = _marked(started, chain([first], coming))
-    shown = track(
-        every, total, Console(quiet=not (progress and total)), "saving", lambda one: f"saved round {one[0].t}"
-    )
-    _write(started, config, kept, shown, Path(folder), overwrite)
-    if started is network:
-        saved.remember(kept.digest, network)
-    return Path(folder)
-
-
-def _write(
-    network: Network, config: Config, kept: saved.SavedNetwork, rounds: Iterable[tuple[Round, bool]], place: Path,
-    overwrite: bool,
-) -> None:  # fmt: skip
+    every, console = _marked(started, chain([first], coming)), Console(quiet=not (progress and total))
+    shown = track(every, total, console, "saving", lambda one: f"saved round {one[0].t}")
+    place = Path(folder)
     check_writable(place, "a run")
     with locks.locked(place):
         check_folder(place, config, resume=False, overwrite=overwrite)
-        journal = open_journal(place, config, network, config.rounds or 1, resume=False)
+        journal = open_journal(place, config, started, total or 1, resume=False)
         journal.timed = False  # how long training took is not known
         if overwrite:
             clear(place)
         begin(journal)
         saved.write(place, kept)
         with ending(journal):
-            for round, last in rounds:
+            for round, last in shown:
                 enter(journal, round, last)
         files.write_json(place / CONFIG, to_json(replace(config, rounds=journal.t)))
-
-
-def _started(network: Network, first: Round) -> Network:
-    """The network with the initial parameters of these rounds, if known."""
-    if first.t or all(map(torch.equal, tree_leaves(network.initial), tree_leaves(first.before))):
-        return network
-    return replace(network, initial=first.before)
+    if started is network:
+        saved.remember(kept.digest, network)
+    return place
 
 
 def _marked(network: Network, rounds: Iterable[Round]) -> Iterator[tuple[Round, bool]]:
     """Yield each round, and whether it is the last."""
-    earlier = None
-    for round in rounds:
-        check_form(network, round)
-        if earlier is not None:
-            check_rounds([earlier, round])
-            yield earlier, False
-        earlier = round
-    if earlier is not None:
-        yield earlier, True
+    for round, following in pairwise(chain(rounds, [None])):
+        if round is not None and following is not None:
+            check_form(network, following)
+            check_rounds([round, following])
+        yield round, following is None
 
 
 def describe(
     network: Network, first: Round, *, model: Source = None, data: Source = None, loss: Source = None
 ) -> Config:
     """The settings of a network that was built in Python, as far as settings can express it."""
-    of_model, of_data = saved.named("model", model), saved.named("data", data)
-    for name, table, what in ((of_model, models.MODELS, "model"), (of_data, DATASETS, "data set")):
-        saved.check_table(name, table, what)
-    saved.check_table(saved.named("loss", loss), LOSSES, "loss")
+    of_model, of_data, of_loss = (named(*one) for one in (("model", model), ("data", data), ("loss", loss)))
+    known = ((of_model, models.MODELS, "model"), (of_data, DATASETS, "data set"), (of_loss, LOSSES, "loss"))
+    for name, table, what in known:
+        if name is not None and not references.is_reference(name):
+            lookup(table, name, what)
+    own_loss = network.learner.loss
+    of_loss = of_loss or next((name for name, (function, _) in LOSSES.items() if function is own_loss), None)
+    of_loss = of_loss or references.reference_to(own_loss) or str(getattr(own_loss, "__name__", "own"))
     training = network.learner.training
     made = models.made_by(training) or models.Made(type(training).__name__)
-    each = [_settings(network, first, k) for k in range(network.nodes)]
+    each = [_settings(network, first, *one) for one in enumerate(saved.optimizers_of(network))]
     unnamed = [one for one in each if ("optimizer", UNNAMED) in one]
     each = unnamed[:1] or each  # one that has no name cannot be one of several
     usual = next((one for one in each if "clip" not in dict(one)), each[0])
@@ -149,7 +135,7 @@ def describe(
     return Config(
         data=of_data or network.data.name or GIVEN, nodes=network.nodes, topology=GIVEN, partition=GIVEN,
         model=of_model or made.name, model_options=() if of_model else tuple(_option(*one) for one in made.options),
-        loss=saved.loss_name(network, loss), optimizer=own["optimizer"], optimizer_options=tuple(texts),
+        loss=of_loss, optimizer=own["optimizer"], optimizer_options=tuple(texts),
         clip=own.get("clip"), batch_size=own["batch_size"], local_steps=own["local_steps"],
         participants=tuple(_differences(usual, each)), lr=rate, lr_schedule=GIVEN,
         corruptions=tuple(map(str, network.corruptions)), behaviours=tuple(map(str, network.behaviours)),
@@ -158,23 +144,32 @@ def describe(
     )  # fmt: skip
 
 
+def named(what: str, given: Source) -> str | None:
+    """The name or reference that was given, or the reference to the function that was given."""
+    if given is None or isinstance(given, str):
+        return given
+    reference = references.reference_to(given)
+    if reference is None:
+        wanted = "a function that other processes can import, or its name package.module:name"
+        found = getattr(given, "__qualname__", given)
+        raise ValueError(f"{what} must be {wanted}; found {found!r}. Put it into a module.")
+    return reference
+
+
 def _option(name: str, value: Any) -> str:
     return f"{name}={json.dumps(value)}"
 
 
-def _settings(network: Network, first: Round, k: int) -> Settings:
+def _settings(network: Network, first: Round, k: int, named: saved.Settings) -> saved.Settings:
     """The settings of participant k: optimizer with options, batch size and local steps."""
-    group = next((group for group in network.groups if k in group.nodes), None)
-    optimizer = (network.learner if group is None else group.learner).optimizer
     steps, size = sizes(first.draw.batch[k : k + 1])[0]
-    named = optimizer.settings
     if dict(named).get("optimizer") not in OPTIMIZERS:
         linear = all(learner.optimizer.linear for learner in network.learners)
         named = (("optimizer", UNNAMED), *([("linear", True)] if linear else []))
     return (*named, ("batch_size", max(1, size)), ("local_steps", max(1, steps)))
 
 
-def _differences(usual: Settings, each: list[Settings]) -> Iterator[str]:
+def _differences(usual: saved.Settings, each: list[saved.Settings]) -> Iterator[str]:
     """The differences between participants, in the syntax of the setting `participants`."""
     for settings in dict.fromkeys(each):
         if settings != usual:

@@ -1,7 +1,6 @@
 """`cd.score`: who helped, from a network and its rounds, as tables to print, plot and export."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cascadice.console import Console, counting
+from cascadice.console import Console, counting, track
 from cascadice.engine import Evaluation, Network, Round, evaluate_on, simulate
 from cascadice.influence import whole_run, whole_run_shares
 from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN_KINDS, score_rounds, table
@@ -162,12 +161,14 @@ def score(
         raise TypeError(f"evaluation must be an Evaluation; found {type(evaluation).__name__}. {how}.")
     measured = evaluate_on(network) if evaluation is None else evaluation
     if hops is None:
+        question = QUESTIONS[kind]
         rows = _of_run(network, kept, measured, kind, samples, at, points, progress)
     else:
+        far = f"{hops} hop{'' if hops == 1 else 's'}"
+        question = f"each round: {ESTIMATORS[kind].question.format(hops=far)}"
         rows = _of_rounds(network, kept, measured, kind, hops, samples, points, progress)
-    far = "" if hops is None else f"{hops} hop{'' if hops == 1 else 's'}"
     faults, linear = injected_faults(network), has_linear_steps(network)
-    return _scores(summarise(rows, network.nodes, injected=faults, sees_scale=linear), kind, far, network)
+    return _scores(summarise(rows, network.nodes, injected=faults, sees_scale=linear), kind, question, network)
 
 
 def _listed(rounds: Iterable[Round]) -> list[Round]:
@@ -186,8 +187,9 @@ def _of_run(
     length = rounds if isinstance(rounds, int) else len(rounds)
     alphas = 1 if kind == "whole-run" else points or 3
     passes = 1 if alphas == 1 and at == 1 and not isinstance(rounds, int) else 2
-    with _bar(passes * alphas * length, "whole-run influence", progress) as played:
-        more: dict[str, Any] = {"samples": samples, "played": played}
+    doing = "whole-run influence"
+    with counting(passes * alphas * length, Console(quiet=not progress), doing) as count:
+        more: dict[str, Any] = {"samples": samples, "played": lambda: count(lambda: doing)}
         if kind == "whole-run":
             found = whole_run(network, rounds, evaluation, at=at, **more)
         else:
@@ -203,33 +205,17 @@ def _of_rounds(
     length = rounds if isinstance(rounds, int) else len(rounds)
     coming = simulate(network, rounds, window=hops, taped=samples) if isinstance(rounds, int) else rounds
     results = score_rounds(network, coming, evaluation, hops=hops, kinds=(kind,), samples=samples, points=points or 2)
-    with _bar(max(1, length - max(1, hops) + 1), "scoring rounds", progress) as played:
-        tables = []
-        for result in results:
-            tables.append(table(result))
-            played()
-        return concatenate(tables)
+    total, doing = max(1, length - max(1, hops) + 1), "scoring rounds"
+    return concatenate(map(table, track(results, total, Console(quiet=not progress), doing, lambda _: doing)))
 
 
-@contextmanager
-def _bar(total: int, doing: str, progress: bool) -> Iterator[Callable[[], None]]:
-    if not progress:
-        yield lambda: None
-        return
-    with counting(total, Console(), doing) as count:
-        yield lambda: count(lambda: doing)
-
-
-def _scores(summary: InfluenceSummary, kind: str, hops: str, network: Network) -> Scores:
-    asked = QUESTIONS[kind] if kind in QUESTIONS else f"each round: {ESTIMATORS[kind].question}"
-    question = asked.format(hops=hops)
+def _scores(summary: InfluenceSummary, kind: str, question: str, network: Network) -> Scores:
     (updates,) = summary.updates.values()
     totals, bounds = updates.sum(0), bounds_of_totals(updates)
     order = np.argsort(totals, kind="stable")
     verdict = np.array([VERDICTS[int(sign)] for sign in signs(totals, bounds)], dtype=object)
     verdict[totals == 0] = "no influence"
-    columns = {"participant": np.arange(len(totals)), "influence": totals, "low": bounds.low, "high": bounds.high}
-    columns |= {"verdict": verdict}
+    columns = {"participant": np.arange(len(totals)), "influence": totals, **bounds._asdict(), "verdict": verdict}
     if summary.injected:
         columns["injected"] = np.array([summary.injected.get(k, "") for k in range(len(totals))], dtype=object)
     participants = ScoreTable(question, {name: column[order] for name, column in columns.items()})
@@ -241,10 +227,10 @@ def _samples(summary: InfluenceSummary, question: str, network: Network) -> Scor
         return None
     (scores,) = summary.samples.values()
     whole = {"participant": "node", "sample": "sample", "uses": "uses"}
-    real = {"influence": "value", "low": "low", "high": "high"}
+    names = whole | {"influence": "value", "low": "low", "high": "high"}
     found: dict[str, NDArray[Any]] = {
         name: np.array([getattr(one, field) for one in scores], dtype=int if name in whole else float)
-        for name, field in (whole | real).items()
+        for name, field in names.items()
     }
     found["verdict"] = np.array([one.verdict for one in scores], dtype=object)
     data = network.data

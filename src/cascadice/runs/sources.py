@@ -16,12 +16,7 @@ OWN = "For one of your own, write package.module:function."
 
 
 def load_data(name: str, root: str | None = None, download: bool = False, quiet: bool = True) -> DataSet:
-    """The data set of this name, or whatever the referenced function returns that `cd.network` accepts as data.
-
-    Example:
-        >>> load_data("digits").name
-        'digits'
-    """
+    """The data set of this name, or whatever the referenced function returns that `cd.network` accepts as data."""
     if not references.is_reference(name):
         lookup(data.DATASETS, name, "data set", OWN)
         return data.load(name, root, download, quiet)
@@ -33,14 +28,7 @@ def load_data(name: str, root: str | None = None, download: bool = False, quiet:
 
 
 def make_model(name: str, shape: Sequence[int], classes: int, options: Mapping[str, Any]) -> nn.Module:
-    """The model of this name, or the one that the referenced function makes, with parameters from torch's seed.
-
-    That function takes no arguments, or an input shape and a number of classes; options are for named models only.
-
-    Example:
-        >>> len(make_model("mlp", (1, 8, 8), 10, {"hidden": (32,)}))
-        4
-    """
+    """The model of this name, or the one that the referenced function makes, with parameters from torch's seed."""
     if not references.is_reference(name):
         lookup(models.MODELS, name, "model", OWN)
         return fitting(models.build, name, shape, classes, seed=torch.initial_seed(), **options)  # type: ignore[no-any-return]

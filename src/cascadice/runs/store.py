@@ -10,7 +10,7 @@ those of another model are refused.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,12 +56,13 @@ def to_tensors(prefix: str, participants: Participants) -> Tensors:
 
 def from_tensors(prefix: str, tensors: Tensors) -> Participants:
     """The participants from tensors that `to_tensors` named."""
+    state, buffers = (starting(f"{prefix}{group}.", tensors) for group in ("state", "buffers"))
+    return Participants(tensors[f"{prefix}theta"], state, buffers)
 
-    def named(group: str) -> Tensors:
-        start = f"{prefix}{group}."
-        return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
 
-    return Participants(tensors[f"{prefix}theta"], named("state"), named("buffers"))
+def starting(prefix: str, tensors: Tensors) -> Tensors:
+    """The tensors whose names start with this prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 class Checkpoint(NamedTuple):
@@ -140,12 +141,12 @@ def save_round(folder: Folder, round: Round, *, run: str = "", layout: str = "{}
     tensors |= {"loss": round.loss, "batch": batch}
     tensors |= {f"conduct.{place}": part for place, part in enumerate(conduct)}
     for node, steps in enumerate(generators):
-        states = [(step, device, state) for step, own in enumerate(steps) for device, state in enumerate(own)]
-        tensors |= {f"generators.{node}.{step}.{device}": state for step, device, state in states}
-    csr = W.layout != torch.strided
-    tensors |= (
-        {"W.starts": W.crow_indices(), "W.sources": W.col_indices(), "W.weights": W.values()} if csr else {"W": W}
-    )
+        for step, own in enumerate(steps):
+            tensors |= {f"generators.{node}.{step}.{device}": state for device, state in enumerate(own)}
+    if W.layout == torch.strided:
+        tensors["W"] = W
+    else:
+        tensors |= {"W.starts": W.crow_indices(), "W.sources": W.col_indices(), "W.weights": W.values()}
     metadata = {"t": str(t), "lr": repr(lr), "nodes": str(W.shape[0]), "layout": layout}
     metadata |= {"run": run} if run else {}
     if isinstance(lr, Tensor):  # a learning rate for each participant
@@ -189,8 +190,11 @@ def saved_rounds(folder: Folder) -> list[int]:
         >>> saved_rounds("runs/no-such-run")
         []
     """
-    names = (path.stem for path in (Path(folder) / "rounds").glob("*.safetensors"))
-    return sorted(int(name) for name in names if name.isdecimal())
+    return _numbers((Path(folder) / "rounds").glob("*.safetensors"))
+
+
+def _numbers(paths: Iterable[Path]) -> list[int]:
+    return sorted(int(path.stem) for path in paths if path.stem.isdecimal())
 
 
 def check_rounds(folder: Folder) -> None:
@@ -200,8 +204,7 @@ def check_rounds(folder: Folder) -> None:
 
 def missing_rounds(folder: Folder) -> list[int]:
     """The numbers of the rounds that were recorded and are missing."""
-    missing = (path.stem for path in checksums.listed(Path(folder) / "rounds") if not path.exists())
-    return sorted(int(name) for name in missing if name.isdecimal())
+    return _numbers(path for path in checksums.listed(Path(folder) / "rounds") if not path.exists())
 
 
 def load_round(
@@ -285,20 +288,20 @@ def load_draw(folder: Folder, t: int) -> Draw:
 def _draw_from(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Draw:
     conduct: Any = tuple(tensors[name] for name in ("conduct.0", "conduct.1") if name in tensors)
     lr = tensors["lr"] if "lr" in tensors else float(metadata["lr"])
-    W = _matrix_from_tensors(tensors, int(metadata["nodes"]))
+    nodes, W = int(metadata["nodes"]), tensors.get("W")
+    if W is None:
+        receivers = torch.arange(nodes).repeat_interleave(tensors["W.starts"].diff())
+        W = from_links(nodes, receivers, tensors["W.sources"], tensors["W.weights"])
     return Draw(int(metadata["t"]), tensors["batch"], W, lr, conduct, _generators_from(tensors))
 
 
 def _generators_from(tensors: Mapping[str, Tensor]) -> tuple[tuple[GeneratorState, ...], ...]:
     """The generator states from which a recorded loop drew its dropout, by participant, step and device."""
-    names = [name for name in tensors if name.startswith("generators.")]
-    states: dict[int, dict[int, dict[int, Tensor]]] = {}
-    for name in names:
-        node, step, device = map(int, name.split(".")[1:])
-        states.setdefault(node, {}).setdefault(step, {})[device] = tensors[name]
-    each = range(len(tensors["batch"]) if names else 0)  # those that did not train have none
-    steps = [[own for _, own in sorted(states.get(node, {}).items())] for node in each]
-    return tuple(tuple(tuple(own[device] for device in sorted(own)) for own in row) for row in steps)
+    places = sorted(tuple(map(int, name.split(".")[1:])) for name in tensors if name.startswith("generators."))
+    states: dict[int, dict[int, list[Tensor]]] = {node: {} for node in range(len(tensors["batch"]) if places else 0)}
+    for node, step, device in places:  # those that did not train have none
+        states[node].setdefault(step, []).append(tensors[f"generators.{node}.{step}.{device}"])
+    return tuple(tuple(map(tuple, steps.values())) for steps in states.values())
 
 
 def flush_rounds(folder: Folder, rounds: Sequence[int]) -> None:
@@ -337,10 +340,3 @@ def rounds_to_keep(text: str) -> RoundsToKeep:
 
 def _round_path(folder: Folder, t: int) -> Path:
     return Path(folder) / "rounds" / f"{t:06d}.safetensors"
-
-
-def _matrix_from_tensors(tensors: Mapping[str, Tensor], nodes: int) -> Tensor:
-    if "W" in tensors:
-        return tensors["W"]
-    receivers = torch.arange(nodes).repeat_interleave(tensors["W.starts"].diff())
-    return from_links(nodes, receivers, tensors["W.sources"], tensors["W.weights"])

@@ -15,7 +15,6 @@ from cascadice.faults import kinds_by_participant
 from cascadice.files import Folder
 from cascadice.influence import agreement
 from cascadice.influence.agreement import Agreement
-from cascadice.influence.readings import extremes
 from cascadice.influence.tables import ALL, Table, read_note, read_table
 from cascadice.influence.uncertainty import Bounds, bounds_of_sums, bounds_of_totals, signs
 from cascadice.runs import store
@@ -126,15 +125,7 @@ def summarise(
     table: Table, nodes: int, metrics: Sequence[RoundMetrics] = (), injected: dict[int, str] | None = None,
     training_change: float | None = None, sees_scale: bool = True, asked: Mapping[str, str] | None = None,
 ) -> InfluenceSummary:  # fmt: skip
-    """Summarise a table of influence among `nodes` participants. Cost: a few passes over its rows.
-
-    Args:
-        metrics: The metrics of the run, for the test accuracy around these rounds.
-        injected: The faults of participants, for the names in tables and figures.
-        training_change: The change that training made to the final models' loss.
-        sees_scale: Whether steps depend on the size of gradients, unlike those of Adam.
-        asked: The note beside the table.
-    """
+    """Summarise a table of influence among `nodes` participants; `metrics` are those of the run."""
     check_range(table, source=nodes, receiver=nodes)
     rounds = tuple(np.unique(table.round).tolist())
     whole = table.sample == ALL
@@ -229,10 +220,9 @@ def _updates(rows: Table, rounds: tuple[int, ...], nodes: int) -> Numbers:
 
 
 def _by_hop(rows: Table, nodes: int) -> Numbers:
-    hops, update = int(rows.hop.max()) + 1, rows.round.astype(np.int64) * nodes + rows.source
-    names, which = np.unique(update, return_inverse=True)
-    mean: Numbers = np.abs(_sum_at((hops, len(names)), (rows.hop, which), rows.value)).mean(1)
-    return mean
+    names, which = np.unique(rows.round.astype(np.int64) * nodes + rows.source, return_inverse=True)
+    totals = _sum_at((int(rows.hop.max()) + 1, len(names)), (rows.hop, which), rows.value)
+    return np.asarray(np.abs(totals).mean(1))
 
 
 def _matrix(rows: Table, nodes: int) -> Numbers:
@@ -242,9 +232,8 @@ def _matrix(rows: Table, nodes: int) -> Numbers:
 
 def _sample_scores(rows: Table) -> tuple[SampleScore, ...]:
     rows = rows.where(np.isfinite(rows.value))
-    pairs, which, uses = np.unique(
-        np.stack([rows.source, rows.sample]), axis=1, return_inverse=True, return_counts=True
-    )
+    both = np.stack([rows.source, rows.sample])
+    pairs, which, uses = np.unique(both, axis=1, return_inverse=True, return_counts=True)
     value = _sum_at((pairs.shape[1],), (which.ravel(),), rows.value)
     when = np.unique(rows.round, return_inverse=True)[1]
     columns = (*pairs, uses, value, *bounds_of_sums(rows.value, which.ravel(), when, pairs[0]))
@@ -267,11 +256,6 @@ def _test_results(metrics: Sequence[RoundMetrics], rounds: tuple[int, ...]) -> t
     tests = [(m.t, quality(m.test)) for m in metrics if m.test is not None]
     nearest = [min(tests, key=lambda one, t=t: abs(one[0] - t)) for t in (rounds[0], rounds[-1]) if tests]
     return tuple(dict.fromkeys(EvaluationResult(t, name, float(values.nanmean())) for t, (name, values) in nearest))
-
-
-def ranked(values: Numbers, most: int = MOST) -> list[list[tuple[int, float]]]:
-    """(participant, value) of those that helped most, and of those that harmed most; 0 is in neither."""
-    return [[(int(k), float(values[k])) for k in side] for side in extremes(torch.from_numpy(values), most)]
 
 
 def clear_samples(scores: Sequence[SampleScore]) -> list[list[SampleScore]]:
@@ -312,7 +296,8 @@ def sides(summary: InfluenceSummary, kind: str) -> Sides:
         [(3, 0.1658)]
     """
     totals = summary.participants[kind]
-    sign = signs(totals, summary.bounds[kind])
-    helped, harmed = ranked(np.where(sign == 0, 0, totals), len(totals))
-    noise = [(k, float(totals[k])) for k in np.flatnonzero((sign == 0) & (totals != 0) & np.isfinite(totals))]
-    return Sides(helped, harmed, [(int(k), v) for k, v in noise], np.flatnonzero(totals == 0).tolist())
+    sign, rising = signs(totals, summary.bounds[kind]), totals.argsort(kind="stable")
+    unclear = (sign == 0) & (totals != 0) & np.isfinite(totals)
+    places = (rising[sign[rising] < 0], rising[sign[rising] > 0][::-1], np.flatnonzero(unclear))
+    helped, harmed, noise = ([(int(k), float(totals[k])) for k in side] for side in places)
+    return Sides(helped, harmed, noise, np.flatnonzero(totals == 0).tolist())

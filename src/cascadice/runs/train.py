@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cascadice import files, loggers
 from cascadice.console import Console, say, track
-from cascadice.engine import DivergedError, Network, Operator, Round, simulate
+from cascadice.engine import DivergedError, Operator, Round, simulate
 from cascadice.engine.distributed_training import carry_on
 from cascadice.files import locks
 from cascadice.influence.estimators import RoundInfluence
@@ -84,6 +84,9 @@ def run(
     folder = world.folder(out)
     store.rounds_to_keep(config.record)
     _check_rule(config, resume, question)
+    if question is not None and resume:
+        how = "Train with --record all, then use cascadice influence"
+        raise ValueError(f"influence cannot be computed for the rounds before a resume. {how}.")
     if not world.alone:
         together.check(world, config, Path(out), question, live, resume=resume, overwrite=overwrite)
         if world.begun:  # it was started again, and goes on with what it wrote
@@ -94,8 +97,13 @@ def run(
         network = build(config, download=download, quiet=quiet, processes=world.size, rank=world.rank)
         rounds = length_of(config, network)
         if question is not None:
-            _check_question(question, network, rounds, resume)
-        memory.check("this run", forecast.of_run(network, rounds, config.record != "none", question), network.device)
+            if question.hops > rounds:
+                found = f"the run has {rounds}. Use fewer hops"
+                raise ValueError(f"{question.hops} hops need at least as many rounds; {found}.")
+            check_fits(question, network)
+        needs = forecast.of_training(network, rounds, question.hops if question else 0, config.record != "none")
+        needs += forecast.of_influence(network, question) if question else []
+        memory.check("this run", needs, network.device)
         journal = open_journal(folder, config, network, rounds, resume, world)
         together.check_network(world, network, journal.data, config.init == "shared")
         with nullcontext() if live is None else live(folder, rounds), world.exchange(network) as exchange:
@@ -130,18 +138,20 @@ def _run(
 
 
 def _train(journal: Journal, rounds: int, console: Console, question: Question | None, tell: loggers.Report) -> None:
-    window = (question.hops, question.samples) if question else ()
-    done = _rounds(journal, rounds, tell, *window)
-    options: dict[str, Any] = {"start": journal.t, "state": lambda: latest(journal.metrics, journal.network.members)}
-    trained = track(done, rounds, console, "training", lambda round: f"trained round {round.t}", **options)
+    network, members = journal.network, journal.network.members
+    done = _rounds(journal, rounds, tell, *((question.hops, question.samples) if question else ()))
+    trained = track(
+        done, rounds, console, "training", lambda round: f"trained round {round.t}", start=journal.t,
+        state=lambda: latest(journal.metrics, members),
+    )  # fmt: skip
     if question is None:
         deque(trained, maxlen=0)
         return
     note = question_note(question, journal.fingerprint)
     with closing(done), closing(trained):
-        for answer in answers(journal.network, trained, question, journal.exchange):
-            save_answer(journal.folder / INFLUENCE, answer, note, journal.network.members)
-            tell(answer.round.t, partial(_influence_metrics, answer, journal.network.members))
+        for answer in answers(network, trained, question, journal.exchange):
+            save_answer(journal.folder / INFLUENCE, answer, note, members)
+            tell(answer.round.t, partial(_influence_metrics, answer, members))
 
 
 def _influence_metrics(answer: RoundInfluence, members: Sequence[int]) -> dict[str, float]:
@@ -161,23 +171,21 @@ def _rounds(
     journal: Journal, rounds: int, tell: loggers.Report, window: int = 0, taped: bool = False
 ) -> Generator[Round, None, None]:
     """Yield the rounds, each entered into the journal and passed to the loggers first."""
-    rule = build_rule(journal.config.rule, journal.network) if journal.config.rule else None
-    options: dict[str, Any] = {"window": window, "taped": taped, "rule": rule, "participants": journal.participants}
+    network, exchange = journal.network, journal.exchange
+    rule = build_rule(journal.config.rule, network) if journal.config.rule else None
+    options: dict[str, Any] = {"start": journal.t, "participants": journal.participants, "rule": rule}
+    options |= {"window": window, "taped": taped}
+    if journal.world.carries_on and exchange is not None:
+        coming = carry_on(network, rounds, exchange, **options)
+    else:
+        coming = simulate(network, rounds, operator=Operator(network, exchange), **options)
     try:
-        for round in _simulated(journal, rounds, options):
+        for round in coming:
             enter(journal, round, last=round.t + 1 == rounds)
-            tell(round.t, partial(logged, journal.metrics[-1], journal.network.members))
+            tell(round.t, partial(logged, journal.metrics[-1], network.members))
             yield round
     except DivergedError as error:
-        raise together.named(journal.network, error) from None
-
-
-def _simulated(journal: Journal, rounds: int, options: dict[str, Any]) -> Iterator[Round]:
-    if not journal.world.carries_on:
-        options["operator"] = Operator(journal.network, journal.exchange)
-        return simulate(journal.network, rounds, start=journal.t, **options)
-    assert journal.exchange is not None
-    return carry_on(journal.network, rounds, journal.exchange, start=journal.t, **options)
+        raise together.named(network, error) from None
 
 
 def _check_rule(config: Config, resume: bool, question: Question | None) -> None:
@@ -185,23 +193,8 @@ def _check_rule(config: Config, resume: bool, question: Question | None) -> None
         return
     rule = lookup(RULES, config.rule, "rule")
     if resume and rule.remembers:
-        raise ValueError(
-            f"a run with the rule {config.rule!r} cannot be resumed: what the rule has learnt is not in the "
-            "checkpoint. Start it again with --overwrite."
-        )
+        why = "what the rule has learnt is not in the checkpoint. Start it again with --overwrite"
+        raise ValueError(f"a run with the rule {config.rule!r} cannot be resumed: {why}.")
     if not rule.averages and (config.record != "none" or question is not None):
-        raise ValueError(
-            f"rounds can be recorded or scored only if they average; the rule {config.rule!r} does not. "
-            "Leave out --record and --kind, or use another rule."
-        )
-
-
-def _check_question(question: Question, network: Network, rounds: int, resume: bool) -> None:
-    if resume:
-        raise ValueError(
-            "influence cannot be computed for the rounds before a resume. Train with --record all, then use "
-            "cascadice influence."
-        )
-    if question.hops > rounds:
-        raise ValueError(f"{question.hops} hops need at least as many rounds; the run has {rounds}. Use fewer hops.")
-    check_fits(question, network)
+        found = f"the rule {config.rule!r} does not. Leave out --record and --kind, or use another rule"
+        raise ValueError(f"rounds can be recorded or scored only if they average; {found}.")

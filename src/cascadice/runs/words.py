@@ -1,14 +1,14 @@
 """A summary of influence in words, for the console and for the page."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from cascadice.console import Console, say
 from cascadice.influence.uncertainty import decimals, plus_minus
 from cascadice.influence.whole_run_shares import POINTS
-from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, SampleScore, clear_samples, sides
+from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, clear_samples, sides
 
 FAR = 0.1  # of what training changed: shares that miss more of it are not its parts
 PLANNED = "planned"  # in the note of a table that is not finished: how many rounds it will have
@@ -22,21 +22,23 @@ def print_summary(
 ) -> None:  # fmt: skip
     """Print who helped and who harmed, how far influence reached, and how close the estimates are to the truth.
 
-    `classes` are the names of the classes, `labels` the class of each training sample shown, if it has one; `where`
-    says where to find the rest, `whose` whose samples are shown if not everyone's.
+    `where` says where to find the rest, `whose` whose samples are shown if not everyone's.
     """
-    rounds, kinds = summary.rounds, list(summary.updates)
+    rounds, kind = summary.rounds, next(iter(summary.updates), "")
     span = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
-    say(console, f"Influence of the updates in {span}: {meaning(kinds[0] if kinds else '')}.")
-    for kind in kinds[:1]:
+    say(console, f"Influence of the updates in {span}: {meaning(kind)}.")
+    if kind:
         _print_participants(console, summary, kind, where)
     if sentence := adding_up(summary):
         say(console, sentence)
-    if summary.by_hop:
+    if by_hop := summary.by_hop:
         title = "How far influence reaches (mean absolute influence of an update)"
-        _print_table(console, title, summary.by_hop, _hop_rows(summary))
-    for kind in [*summary.samples][:1]:
-        _print_samples(console, summary, kind, whose, classes, labels)
+        names = [f"{hop} hop{'s' * (hop > 1)}" for hop in range(max(map(len, by_hop.values())))]
+        names[0] = "on itself, before gossip"
+        rows = ((name, *(f"{values[hop]:.5f}" for values in by_hop.values())) for hop, name in enumerate(names))
+        _print_table(console, title, by_hop, rows)
+    if summary.samples:
+        _print_samples(console, summary, next(iter(summary.samples)), whose, classes, labels)
     if summary.agreements or summary.sample_agreements:
         title = "How close the estimates are to the truth, update by update"
         agreements = summary.agreements | {f"{kind}, of samples": a for kind, a in summary.sample_agreements.items()}
@@ -50,15 +52,14 @@ def _print_participants(console: Console, summary: InfluenceSummary, kind: str, 
     """Print who helped and harmed most, how many more did, and who did neither."""
     found, bounds = sides(summary, kind), summary.bounds[kind]
     both, form = {"helped": found.helped, "harmed": found.harmed}, f"+.{decimals(summary.participants[kind])}f"
+    columns = ["influence", "95 % interval"] if len(summary.rounds) > 1 else ["influence"]
     rows = (
         (f"{verb}  {with_faults(k, summary)}", f"{value:{form}}", f"{bounds.low[k]:{form}} to {bounds.high[k]:{form}}")
         for verb, side in both.items()
         for k, value in side[:MOST]
     )
-    columns = ["influence", "95 % interval"] if len(summary.rounds) > 1 else ["influence"]
-    _print_table(
-        console, f"{headline(summary)} ({kind}, summed over rounds)", columns, (row[: len(columns) + 1] for row in rows)
-    )
+    title = f"{headline(summary)} ({kind}, summed over rounds)"
+    _print_table(console, title, columns, (row[: len(columns) + 1] for row in rows))
     if more := [f"{len(side) - MOST} more {verb}" for verb, side in both.items() if len(side) > MOST]:
         say(console, f"{' and '.join(more)}{where}")
     if noise := [f"{with_faults(k, summary)} {value:{form}}" for k, value in found.within_noise]:
@@ -75,15 +76,28 @@ def _print_samples(
     labels: Mapping[int, int] | None,
 ) -> None:  # fmt: skip
     """Print the samples that clearly helped and harmed; if the order is in doubt, the lowest and highest scores."""
-    samples = summary.samples[kind]
-    low, high = [one for one in samples if one.value < 0], [one for one in samples[::-1] if one.value > 0]
-    title, sides = "Samples with the lowest and the highest scores", {"lowest": low, "highest": high}
-    if not caution(summary):
-        helped, harmed = clear_samples(samples)
-        title, sides = "Samples that clearly helped and harmed, the largest first", {"helped": helped, "harmed": harmed}
-    say(console, caution(summary) or counted_samples(summary.verdicts[kind]))
+    samples, doubt = summary.samples[kind], caution(summary)
+    if doubt:
+        title, verbs = "Samples with the lowest and the highest scores", ("lowest", "highest")
+        both = [[one for one in samples if one.value < 0], [one for one in samples[::-1] if one.value > 0]]
+    else:
+        title, verbs = "Samples that clearly helped and harmed, the largest first", ("helped", "harmed")
+        both = clear_samples(samples)
+    say(console, doubt or counted_samples(summary.verdicts[kind]))
+    shown = [(verb, one) for verb, side in zip(verbs, both, strict=True) for one in side[:MOST]]
+    digits = decimals([one.value for _, one in shown])
+    rows = (
+        (
+            f"{verb}  {with_faults(one.node, summary)}",
+            str(one.sample),
+            "" if labels is None or not classes else classes[int(labels[one.sample])],
+            str(one.uses),
+            plus_minus(one.value, one.high - one.value if one.uses > 1 else None, digits),
+        )
+        for verb, one in shown
+    )
     columns = ("sample", "true\nlabel", "uses", "influence ± 95 %")
-    _print_table(console, f"{title} ({kind}{whose})", columns, _sample_rows(sides, summary, classes, labels), padding=2)
+    _print_table(console, f"{title} ({kind}{whose})", columns, rows, padding=2)
 
 
 def meaning(kind: str) -> str:
@@ -133,20 +147,18 @@ def headline(summary: InfluenceSummary) -> str:
     """A headline for the totals of participants; it claims help or harm only if some interval excludes 0."""
     found = sides(summary, next(iter(summary.updates)))
     if summary.whole_run:
-        return {
-            (True, True): "Who helped the final models, and who harmed them",
-            (True, False): "Who helped the final models",
-            (False, True): "Who harmed the final models",
-            (False, False): "Nobody clearly helped or harmed the final models",
-        }[bool(found.helped), bool(found.harmed)]
-    hops = summary.asked.get("hops")
-    within = "" if hops is None else f" within {hops} hop{'s' * (hops != '1')}" if hops != "0" else " before any gossip"
-    return {
-        (True, True): f"Whose updates lowered the loss{within}, and whose raised it",
-        (True, False): f"Whose updates lowered the loss{within}",
-        (False, True): f"Whose updates raised the loss{within}",
-        (False, False): f"Nobody's updates clearly lowered or raised the loss{within}",
-    }[bool(found.helped), bool(found.harmed)]
+        helped, harmed = "Who helped the final models", "Who harmed the final models"
+        both, neither = f"{helped}, and who harmed them", "Nobody clearly helped or harmed the final models"
+    else:
+        hops = summary.asked.get("hops")
+        far = (
+            "" if hops is None else " before any gossip" if hops == "0" else f" within {hops} hop{'s' * (hops != '1')}"
+        )
+        helped, harmed = f"Whose updates lowered the loss{far}", f"Whose updates raised the loss{far}"
+        both, neither = f"{helped}, and whose raised it", f"Nobody's updates clearly lowered or raised the loss{far}"
+    if found.helped and found.harmed:
+        return both
+    return helped if found.helped else harmed if found.harmed else neither
 
 
 def adding_up(summary: InfluenceSummary) -> str:
@@ -197,21 +209,3 @@ def with_faults(node: int, summary: InfluenceSummary, value: str = "") -> str:
     """A participant with its injected faults, and a value if there is one."""
     details = [text for text in (summary.injected.get(node), value) if text]
     return f"participant {node}" + (f" ({', '.join(details)})" if details else "")
-
-
-def _hop_rows(summary: InfluenceSummary) -> Iterator[tuple[str, ...]]:
-    for hop in range(max(map(len, summary.by_hop.values()))):
-        name = "on itself, before gossip" if hop == 0 else f"{hop} hop{'s' * (hop > 1)}"
-        yield name, *(f"{values[hop]:.5f}" for values in summary.by_hop.values())
-
-
-def _sample_rows(
-    sides: Mapping[str, Sequence[SampleScore]], summary: InfluenceSummary, classes: Sequence[str],
-    labels: Mapping[int, int] | None,
-) -> Iterator[tuple[str, ...]]:  # fmt: skip
-    digits = decimals([one.value for side in sides.values() for one in side[:MOST]])
-    for verb, side in sides.items():
-        for one in side[:MOST]:
-            label = "" if labels is None or not classes else classes[int(labels[one.sample])]
-            value = plus_minus(one.value, one.high - one.value if one.uses > 1 else None, digits)
-            yield f"{verb}  {with_faults(one.node, summary)}", str(one.sample), label, str(one.uses), value

@@ -17,12 +17,11 @@ from cascadice.cli import main
 from cascadice.report.page import collect
 from cascadice.runs import train
 from cascadice.runs.ask import ask
-from cascadice.runs.binding import check_process
 from cascadice.runs.distributed import processes
 from cascadice.runs.distributed.processes import joined
 from cascadice.runs.distributed.shared_facts import facts_of_network
 from cascadice.runs.distributed.together import check_network
-from cascadice.runs.folder import read_manifest
+from cascadice.runs.folder import check_process, read_manifest
 from cascadice.runs.question import Question
 
 assert fit_for_threads  # a fixture

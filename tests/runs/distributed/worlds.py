@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from cascadice.pictures import influence
-from cascadice.runs import binding, journal, store, train
+from cascadice.runs import journal, recording, store, train
 from cascadice.runs.config import Config, build
 from cascadice.runs.distributed.processes import World
 
@@ -66,7 +66,7 @@ def one_by_one(config, **options):
 def fit_for_threads():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(train, "build", one_by_one)
-        patched.setattr(binding, "build", one_by_one)
+        patched.setattr(recording, "build", one_by_one)
         patched.setattr(journal, "plot", lambda journal: None)  # takes as long as the rest
         patched.setattr(influence, "plot", lambda path, **what: None)
         yield

@@ -24,8 +24,8 @@ from cascadice.influence.uncertainty import bounds_of_totals, plus_minus, signs
 from cascadice.runs.distributed import together
 from cascadice.runs.distributed.processes import World
 from cascadice.runs.flags import open_from
-from cascadice.runs.playing import playable
 from cascadice.runs.question import Question
+from cascadice.runs.recording import playable
 from cascadice.runs.summary import injected_faults
 from cascadice.runs.sweeps import SHARES, Swept, remove_sweeps, sweep_run
 

@@ -13,9 +13,8 @@ from cascadice.console import track
 from cascadice.engine.exchange.messages import Messages
 from cascadice.runs.ask import start_rounds
 from cascadice.runs.distributed.processes import World
-from cascadice.runs.eval_samples import evaluate_on_first
-from cascadice.runs.playing import Playable
-from cascadice.runs.question import Question
+from cascadice.runs.question import Question, evaluate_on_first
+from cascadice.runs.recording import Playable
 from cascadice.runs.sweeps import SHARES, Swept, remove_sweeps, sweep_run
 
 WHOLE_RUN = "whole-run-shares"
@@ -89,7 +88,8 @@ def training_effect(job: Job, ledger: Ledger, swept: Swept | None) -> Json:
     """What training did to the loss, and how far the contributions in the ledger are from it; for whole-run shares."""
     if job.run is None:
         return {}
-    losses = swept.losses if swept else job.run.before_and_after(job.run.evaluation(job.args.eval_samples))
+    evaluation = evaluate_on_first(job.args.eval_samples, job.run.network)
+    losses = swept.losses if swept else job.run.before_and_after(evaluation)
     effect = _gap(job, losses, float(by_round(ledger).sum()))
     check_gap(**effect, begun=True)
     return effect

@@ -34,11 +34,10 @@ from cascadice.influence.whole_run_shares import POINTS
 from cascadice.names import lookup
 from cascadice.runs.distributed import together
 from cascadice.runs.distributed.processes import World
-from cascadice.runs.eval_samples import check_eval_samples
 from cascadice.runs.flags import open_from
 from cascadice.runs.folder import CHAIN
-from cascadice.runs.playing import playable
-from cascadice.runs.recording import Recording
+from cascadice.runs.question import check_eval_samples
+from cascadice.runs.recording import Recording, playable
 from cascadice.runs.summary import injected_faults
 
 HOPS = 4

@@ -19,13 +19,11 @@ from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.influence.retraining import Prediction
 from cascadice.names import lookup
 from cascadice.runs import memory, store
-from cascadice.runs.binding import build_recorded
-from cascadice.runs.eval_samples import evaluate_on_first
 from cascadice.runs.flags import DIFFERENT
 from cascadice.runs.folder import read_run_config
 from cascadice.runs.forecast import of_retraining
-from cascadice.runs.playing import playable
-from cascadice.runs.recording import Recording
+from cascadice.runs.question import evaluate_on_first
+from cascadice.runs.recording import Recording, build_recorded, playable
 from cascadice.runs.round_metrics import quality
 
 SAVED = "retrained.safetensors"

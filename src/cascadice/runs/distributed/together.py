@@ -13,7 +13,6 @@ from cascadice import files
 from cascadice.console import Console, say
 from cascadice.data import Samples
 from cascadice.engine import DivergedError, Metrics, Network
-from cascadice.engine.backwards import segment
 from cascadice.engine.parts import split
 from cascadice.files import locks
 from cascadice.runs.config import Config
@@ -28,7 +27,7 @@ from cascadice.runs.distributed.shared_facts import (
 )  # fmt: skip
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, read_manifest
 from cascadice.runs.journal import Journal
-from cascadice.runs.playing import Playable
+from cascadice.runs.recording import Playable
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.summary import EvaluationResult, InfluenceSummary, ProcessResults, SampleScore, strongest_samples
 
@@ -124,8 +123,7 @@ def in_step(world: World, played: Playable) -> Playable:
     """The run, to be trained again by all processes alike: from recordings if all have them, with the same segments."""
     if world.alone:
         return played
-    least = segment(played.network, played.rounds)
-    told = world.tell([played.rounds, played.recorded is not None, least])
+    told = world.tell([played.rounds, played.recorded is not None, played.length])
     rounds, recorded, lengths = zip(*told, strict=True)
     if len(set(rounds)) > 1:
         raise ValueError(

@@ -17,8 +17,8 @@ from cascadice.influence import tables
 from cascadice.report.page import collect
 from cascadice.runs import store, train
 from cascadice.runs.ask import ask
-from cascadice.runs.binding import versions
 from cascadice.runs.config import Config
+from cascadice.runs.journal import versions
 from cascadice.runs.question import Question, check_note, question_note
 from cascadice.runs.recording import open_recording
 
