@@ -16,6 +16,7 @@ from secrets import token_hex
 from typing import Any
 
 from cascadice.files import checksums, flock, jsonl
+from cascadice.files.jsonl import check_format as check_format
 
 DRAFT = re.compile(r"\.tmp-\d+-.+|\.tmp[A-Za-z0-9]{6}")  # ours, and those that safetensors makes beside a file
 Folder = str | os.PathLike[str]
@@ -43,10 +44,6 @@ def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
     draft = path.with_name(f".tmp-{os.getpid()}-{token_hex(4)}-{path.name}")
     try:
         draft.touch(exist_ok=False)
-    except BaseException:
-        remove_empty(made)
-        raise
-    try:
         with flock.turn(draft):  # `remove_drafts` leaves it alone
             yield draft
             if durable:
@@ -91,10 +88,7 @@ def flush(folder: Path, paths: Iterable[Path]) -> None:
 
 
 def make_folder(folder: Path) -> list[Path]:
-    """Make a folder and its parents, and wait until they would survive a loss of power; return the new ones.
-
-    The innermost new folder comes first.
-    """
+    """Make a folder and its parents, to survive a loss of power; return the new ones, the innermost first."""
     if folder.is_dir():
         return []
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
@@ -190,14 +184,6 @@ def read_json(path: Path, remedy: str = checksums.RECOMPUTE) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object; found {type(content).__name__}. Restore it.")
     return content
-
-
-def check_format(path: Path, found: object, known: str) -> None:
-    """Refuse a file in a format that this version does not know, such as that of a later version."""
-    if found != known:
-        raise ValueError(
-            f"{path} must be of format {known}; found {found}. Read it with the version of cascadice that wrote it."
-        )
 
 
 @contextmanager
