@@ -5,10 +5,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import product
-from queue import Empty, Queue
 from typing import Any, NamedTuple
 
 import torch.distributed
@@ -22,28 +22,19 @@ SETTLING = 1.0  # seconds in which others notice that they disagree with process
 
 
 class Arrival(NamedTuple):
-    """The result of the rendezvous.
+    """The result of the rendezvous; if the others carry on without this process, `again` and `begun` are about it."""
 
-    Attributes:
-        name: Names this start: the same in all processes, and different each time.
-        again: Whether any process was started before; if the others carry on without it, whether this one was.
-        begun: Whether all had begun to write the run; if the others carry on without it, whether this one had.
-    """
-
-    name: str
-    again: bool
-    begun: bool
+    name: str  # of this start: the same in all processes, and different each time
+    again: bool  # any process was started before
+    begun: bool  # all had begun to write the run
 
 
 def arrive(lasting: Any, rank: int, size: int, timeout: float, policy: str, alone: bool) -> Arrival:
     """Meet the other processes; if `alone`, do not wait for them to come again: they may have been training for long.
 
     Each process counts how often it was started. Once all have read the same counts, these name this start. The number
-    of restarts that torchrun reports would not do, because each machine counts it separately.
-
-    Raises:
-        ValueError: If processes have different policies, or were told different numbers of processes.
-        ConnectionError: If one does not arrive in time.
+    of restarts that torchrun reports would not do, because each machine counts it separately. Raises ValueError if they
+    were told different things, ConnectionError if one does not arrive in time.
     """
     told = {"--policy": policy, "WORLD_SIZE": str(size)}
     for name, value in told.items():
@@ -117,22 +108,19 @@ def connect(host: str, port: int, rank: int, size: int, timeout: float) -> Any:
 
 def _in_time(make: Callable[[], Any], end: float) -> Any:
     """The result of `make` if it returns before `end`: a store would wait forever for a server that is not one."""
-    made: Queue[Any] = Queue()
+    made: Future[Any] = Future()
 
     def work() -> None:
         try:
-            made.put(make())
+            made.set_result(make())
         except Exception as error:
-            made.put(error)
+            made.set_exception(error)
 
-    threading.Thread(target=work, daemon=True).start()
+    threading.Thread(target=work, daemon=True).start()  # not an executor's, which the end of the program waits for
     try:
-        found = made.get(timeout=max(0.1, end - time.monotonic()))
-    except Empty:
+        return made.result(max(0.1, end - time.monotonic()))
+    except TimeoutError:
         raise ConnectionError("something listens there, but it is not a torchrun store") from None
-    if isinstance(found, Exception):
-        raise found
-    return found
 
 
 def _listening(host: str, port: int) -> int:
