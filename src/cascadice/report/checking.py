@@ -1,6 +1,7 @@
 """What `cascadice check` verifies: every file of a run, whether the files fit together, and the data."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from cascadice.runs.distributed.gathering import mixed_up
 from cascadice.runs.folder import (
     CHAIN,
     CONFIG,
+    DATA,
     MANIFEST,
     WRITERS,
     check_length,
@@ -107,7 +109,9 @@ def _check_once(folder: Path, key: bytes | None, data_root: str | None) -> list[
         _check_table(_area(areas, table.name), table, identity, (manifest or {}).get("nodes"))
     for ledger in sorted({path.parent for path in folder.glob(f"*/{CHAIN}")}):
         _check_ledger(_area(areas, ledger.name), ledger, identity, key)
-    _check_orphans(areas, folder)
+    for table in sorted({path.parent for path in folder.glob("*/part-*.parquet")}):
+        if not (table / NOTE).exists() and not (table / CHAIN).exists():
+            _area(areas, table.name).problems.append(f"{table} has parts of a table, but neither {NOTE} nor {CHAIN}")
     for path in sorted(folder.glob("*/*.json")):
         if path.stem == path.parent.name and path.name != NOTE:
             _check_record(_area(areas, path.parent.name), path, identity, key)
@@ -157,14 +161,11 @@ def _check_listed(area: Area, listing: checksums.ChecksumList, name: str) -> Non
         area.problems.append(f"{path} {wrong}")
     elif name.endswith(digests.TENSORS):
         area.attempt("content", lambda: read_tensors(path, None))
-    if area.problems[before:] and name not in _current(listing).files:  # a run that trains has removed it meanwhile
+    current = checksums.list_for(listing.path) if area.problems[before:] else None
+    if current and name not in current.files:  # a run that trains has removed it meanwhile
         del area.problems[before:]
     else:
         area.files += 1
-
-
-def _current(listing: checksums.ChecksumList) -> checksums.ChecksumList:
-    return checksums.list_for(listing.path) or listing
 
 
 def _area_of(name: str) -> str:
@@ -177,11 +178,9 @@ def _check_data(area: Area, folder: Path, config: Config, data_root: str | None)
     data = area.attempt("read", lambda: data_of(folder, config, data_root))
     if data is not None:
         area.attempt("digest", lambda: check_data(folder, data))
-    try:
-        if "data" not in read_manifest(folder):
+    with suppress(ValueError):
+        if DATA not in read_manifest(folder):
             area.how = ["no digest was recorded"]
-    except ValueError:
-        pass
 
 
 def _check_training(areas: dict[str, Area], folder: Path, identity: str | None) -> None:
@@ -210,13 +209,6 @@ def _check_table(area: Area, folder: Path, identity: str | None, nodes: int | No
     area.files = max(area.files, len(parts(folder)))
     if parts(folder) and (table := area.attempt("content", lambda: read_table(folder))) is not None and nodes:
         area.attempt("content", lambda: check_range(table, source=nodes, receiver=nodes))
-
-
-def _check_orphans(areas: dict[str, Area], folder: Path) -> None:
-    """Report parts of a table or a ledger that have no note or chain beside them."""
-    for table in sorted({path.parent for path in folder.glob("*/part-*.parquet")}):
-        if not (table / NOTE).exists() and not (table / CHAIN).exists():
-            _area(areas, table.name).problems.append(f"{table} has parts of a table, but neither {NOTE} nor {CHAIN}")
 
 
 def _check_ledger(area: Area, folder: Path, identity: str | None, key: bytes | None) -> None:

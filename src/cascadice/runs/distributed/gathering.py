@@ -51,22 +51,21 @@ def gathered_metrics(places: Sequence[Path], nodes: int) -> list[RoundMetrics]:
     each = [store.read_metrics(place) for place in places]
     if members == [None]:
         return each[0]
+    whole = dict[int, RoundMetrics]()
     for place, own, metrics in zip(places, members, each, strict=True):
         known = isinstance(own, list) and all(isinstance(k, int) and 0 <= k < nodes for k in own)
         if not known or any(len(one.train_loss) != len(own) for one in metrics[:1]):
             raise ValueError(
                 f"{place / MANIFEST} must name the participants that {store.METRICS} has, below {nodes}; found {own!r}."
             )
-    whole = dict[int, RoundMetrics]()
-    for own, metrics in zip(members, each, strict=True):
         for one in metrics:
-            known = whole.get(one.t) or RoundMetrics(one.t, _unknown(nodes), _unknown(), None, None)
-            known.train_loss[own] = one.train_loss.double()
+            of_all = whole.get(one.t) or RoundMetrics(one.t, _unknown(nodes), _unknown(), None, None)
+            of_all.train_loss[own] = one.train_loss.double()
             if one.test is not None:
-                test = known.test or Metrics(_unknown(nodes), _unknown(nodes))
+                test = of_all.test or Metrics(_unknown(nodes), _unknown(nodes))
                 test.loss[own], test.accuracy[own] = one.test.loss.double(), one.test.accuracy.double()
-                known = known._replace(test=test)
-            whole[one.t] = known
+                of_all = of_all._replace(test=test)
+            whole[one.t] = of_all
     return [whole[t] for t in sorted(whole)]
 
 
