@@ -65,18 +65,15 @@ def collect(folder: files.Folder) -> Json:
     final = final_models.section(home, read)
     sections.explain_disagreement(results, final)
     sections.explain_points([*([final] if final else []), *results])
-    whole = None if manifest.get("process") else folders[0]  # a process draws only its own batches
+    process = manifest.get("process") or {}
+    whole = None if process else folders[0]  # a process draws only its own batches
     scored = samples.samples(config, sorted(summaries, key=lambda one: not one.whole_run), notes, whole, folders[0])
     shows = {section["name"]: True for section in results} | {"samples": scored}
     shows |= {"whole-run" if one.whole_run else "influence": True for one in summaries}
     recorded, present = bool(store.saved_rounds(folders[0])), [name for name, what in shows.items() if what]
-    if process := manifest.get("process"):
-        offered = sections.commands_of_processes(
-            folders[0].parent, int(process.get("of", 1)), recorded, present, playable=not gaps
-        )
-    else:
-        own = unknown(config) if config.saved else ()
-        offered = sections.commands(home, recorded, present, config.rule is None, own)
+    playable, own = config.rule is None and not gaps, unknown(config) if config.saved else ()
+    run_of_all, processes = folders[0].parent if process else home, int(process.get("of", 1))
+    offered = sections.commands(run_of_all, recorded, present, playable, own, processes)
     rounds = list(summaries[0].rounds) if summaries else list(range(max(length, 1)))
     hops = max((len(values) - 1 for one in summaries[:1] for values in one.by_hop.values()), default=1)
     network = Path(config.mixing).stem if config.mixing else config.topology

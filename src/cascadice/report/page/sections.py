@@ -4,7 +4,7 @@ Results of other commands (`NAME/NAME.json` in the run's folder) follow those li
 """
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,10 @@ INFLUENCES = {  # what only the page itself shows
     "influence": Section("Whose data helped whom?", COMMAND),
     "samples": Section("Which samples helped and harmed?", OF_SAMPLES),
 }
-NOT_RECORDED = "Its rounds were not recorded: train it again with --record all, then ask whose data helped whom"
+NOT_RECORDED = Section(
+    "Its rounds were not recorded: train it again with --record all, then ask whose data helped whom",
+    "cascadice run {run} --record all --out {again} && " + COMMAND.replace("{run}", "{again}"),
+)
 
 
 def read_sections(folders: Sequence[Path], run: str, notes: list[str]) -> list[Json]:
@@ -193,38 +196,25 @@ def _picture(folder: Path, name: Any) -> str | None:
 
 
 def commands(
-    folder: Path, recorded: bool, shown: Collection[str], playable: bool = True, own: Sequence[str] = ()
+    folder: Path, recorded: bool, shown: Collection[str], playable: bool, own: Sequence[str], processes: int
 ) -> list[Json]:
     """Commands that would add what the page does not show yet; a run without recorded rounds must be trained again.
 
-    Without recorded rounds, only `whole-run` and `reward` can be computed, and only if the run can be played again
-    (`playable`). `own` names what other processes cannot rebuild from the saved settings: "model", "loss".
+    Without them, only what trains again can be computed, and only if the run can be played again (`playable`). `own`
+    names what other processes cannot rebuild from the saved settings: "model", "loss".
     """
-    run, samples = shlex.quote(str(folder)), shlex.quote(str(folder / "samples"))
-    if not recorded:
-        again = shlex.quote(f"{folder}-recorded")
-        text = f"cascadice run {run} --record all --out {again} && {COMMAND.format(run=again)}"
-        rounds = [] if "influence" in shown else [{"name": "influence", "what": NOT_RECORDED, "command": text}]
-        without = {"whole-run": INFLUENCES["whole-run"], "reward": SECTIONS["reward"]} if playable else {}
-        return _offers(without, run, samples, shown) + rounds
-    flags = "".join(f" --{what} package.module:name" for what in own)
-    return [{**one, "command": one["command"] + flags} for one in _offers(INFLUENCES | SECTIONS, run, samples, shown)]
-
-
-def commands_of_processes(
-    folder: Path, processes: int, recorded: bool, shown: Collection[str], playable: bool
-) -> list[Json]:
-    """The same for a run of several processes; it cannot be played again if one of them has gaps."""
-    offers = {"whole-run": INFLUENCES["whole-run"]} if playable else {}
-    if recorded:
+    again = ("whole-run", "reward") if processes == 1 else ("whole-run",)
+    offers = {name: (INFLUENCES | SECTIONS)[name] for name in again if playable}
+    if processes > 1 and recorded:
         offers |= {"influence": Section(INFLUENCES["influence"].question, OF_PROCESSES), "detect": SECTIONS["detect"]}
-    texts = _offers(offers, shlex.quote(str(folder)), "", shown)
-    return [{**text, "command": text["command"].replace("cascadice", launcher(processes), 1)} for text in texts]
-
-
-def _offers(offers: Mapping[str, Section], run: str, samples: str, shown: Collection[str]) -> list[Json]:
+    elif processes == 1:
+        offers = INFLUENCES | SECTIONS if recorded else offers | {"influence": NOT_RECORDED}
+    places = {"run": folder, "samples": folder / "samples", "again": f"{folder}-recorded"}
+    quoted = {name: shlex.quote(str(place)) for name, place in places.items()}
+    flags = "".join(f" --{what} package.module:name" for what in own if recorded)
+    texts = {name: offer.command.format(**quoted) + flags for name, offer in offers.items() if name not in shown}
+    start = launcher(processes)
     return [
-        {"name": name, "what": offer.question, "command": offer.command.format(run=run, samples=samples)}
-        for name, offer in offers.items()
-        if name not in shown
+        {"name": name, "what": offers[name].question, "command": text.replace("cascadice", start, 1)}
+        for name, text in texts.items()
     ]
