@@ -20,17 +20,7 @@ from cascadice.runs import store
 from cascadice.runs.binding import check_data
 from cascadice.runs.config import Config
 from cascadice.runs.distributed.gathering import mixed_up
-from cascadice.runs.folder import (
-    CHAIN,
-    CONFIG,
-    DATA,
-    MANIFEST,
-    WRITERS,
-    check_length,
-    read_manifest,
-    read_run_config,
-    run_fingerprint,
-)
+from cascadice.runs.folder import CHAIN, CONFIG, WRITERS, check_length, read_manifest, read_run_config, run_fingerprint
 from cascadice.runs.question import length_in
 from cascadice.runs.saved import data_of
 from cascadice.runs.summary import check_range
@@ -171,7 +161,7 @@ def _check_listed(area: Area, listing: checksums.ChecksumList, name: str) -> Non
 def _area_of(name: str) -> str:
     if "/" in name:
         return name.split("/")[0]
-    return "settings" if name in (CONFIG, MANIFEST) else "training"
+    return "settings" if name in (CONFIG, checksums.MANIFEST) else "training"
 
 
 def _check_data(area: Area, folder: Path, config: Config, data_root: str | None) -> None:
@@ -179,7 +169,7 @@ def _check_data(area: Area, folder: Path, config: Config, data_root: str | None)
     if data is not None:
         area.attempt("digest", lambda: check_data(folder, data))
     with suppress(ValueError):
-        if DATA not in read_manifest(folder):
+        if "data" not in read_manifest(folder):
             area.how = ["no digest was recorded"]
 
 

@@ -5,6 +5,7 @@ Results of other commands (`NAME/NAME.json` in the run's folder) follow those li
 
 import shlex
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +44,11 @@ NOT_RECORDED = Section(
 
 
 def read_sections(folders: Sequence[Path], run: str, notes: list[str]) -> list[Json]:
-    """The sections of the run with fingerprint `run`; `notes` names what cannot be shown.
-
-    What several processes wrote is put together.
-    """
+    """The sections of a run, of what all its processes wrote; `notes` names what cannot be shown."""
     paths = [path for folder in folders for path in sorted(folder.glob("*/*.json")) if path.stem == path.parent.name]
     names = in_order({path.stem for path in paths} - {INFLUENCE}, list(SECTIONS), str)
-    return [
-        section
-        for name in names
-        if (section := _read_section(name, [path for path in paths if path.stem == name], run, notes))
-    ]
+    read = (_read_section(name, [path for path in paths if path.stem == name], run, notes) for name in names)
+    return [section for section in read if section]
 
 
 def _read_section(name: str, paths: Sequence[Path], run: str, notes: list[str]) -> Json | None:
@@ -86,10 +81,8 @@ def together(name: str, parts: Sequence[Json]) -> Json:
     try:
         whole = SHOWN[name].merge(parts) if name in SHOWN else merge_same(parts)
     except (KeyError, IndexError, AttributeError) as error:
-        wrong = f"{type(error).__name__} {error}"
-        raise ValueError(
-            f"those of all processes cannot be put together: {wrong}. Ask them again, with --overwrite."
-        ) from None
+        wrong = f"those of all processes cannot be put together: {type(error).__name__} {error}"
+        raise ValueError(f"{wrong}. Ask them again, with --overwrite.") from None
     return {**whole, "figure": None}  # it is of one process
 
 
@@ -98,45 +91,39 @@ def audited(results: Json, folder: Path) -> list[str]:
     section = SHOWN.get(folder.name)
     if section is None:
         return []
+    length = None
+    with suppress(KeyError, TypeError, AttributeError):  # written by another version
+        length = section.run_length(results)
     try:
-        check_length(folder.parent, _length(section, results), section.redo)
+        check_length(folder.parent, length if isinstance(length, int) else None, section.redo)
         return section.audit(results, folder)
     except (KeyError, IndexError, AttributeError, OSError) as error:
         raise ValueError(f"it cannot be checked: {type(error).__name__} {error}.") from None
 
 
-def _length(section: Section, results: Json) -> int | None:
-    """How many rounds the run had when these results were computed, if they say so."""
-    try:
-        length = section.run_length(results)
-    except (KeyError, TypeError, AttributeError):  # written by another version
-        return None
-    return length if isinstance(length, int) else None
-
-
 def build_section(results: Json, folder: Path) -> Json:
-    """Make a section from the JSON that a command wrote into this folder, beside its figure.
-
-    `flagged` lists the participants to mark in the network; None if the application flags nobody.
-    """
-    columns, rows = _table(results, folder.name)
-    drawn, shown = _charts(results, folder.name), [rows[place] for place in evenly(len(rows), ROWS)]
+    """Make a section from the JSON that a command wrote into this folder, beside its figure."""
+    section = SHOWN.get(folder.name)
+    columns, rows = _table(results, section)
+    shown, drawn = [rows[place] for place in evenly(len(rows), ROWS)], None
+    with suppress(KeyError, IndexError, ValueError, TypeError, AttributeError):  # of another version
+        drawn = section.charts(results) if section else None
     return {
         "name": folder.name,
         "title": str(results.get("title", folder.name)),
-        "lead": SHOWN[folder.name].lead if folder.name in SHOWN else "",
+        "lead": section.lead if section else "",
         "findings": [str(sentence) for sentence in results.get("findings", ())],
         "columns": [str(column) for column in columns],
         "rows": [[plain(cell) if isinstance(cell, PLAIN) else str(cell) for cell in row] for row in shown],
         "count": len(rows),
-        "flagged": _flagged(results.get("votes")) if folder.name == "detect" else None,
+        "flagged": _flagged(results.get("votes")) if folder.name == "detect" else None,  # to be marked
         "charts": drawn or [],
         "picture": _picture(folder, results.get("figure")) if drawn is None else None,
         "points": str(results.get("points") or ""),
     }
 
 
-def _table(results: Json, name: str) -> tuple[list[Any], list[list[Any]]]:
+def _table(results: Json, section: Section | None) -> tuple[list[Any], list[list[Any]]]:
     """The columns and rows that the page shows."""
     table = results.get("table")
     if not isinstance(table, dict):
@@ -144,7 +131,7 @@ def _table(results: Json, name: str) -> tuple[list[Any], list[list[Any]]]:
     columns, rows = table.get("columns"), table.get("rows")
     if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise ValueError("its table must have a list of columns and a list of rows.")
-    shown = SHOWN[name].table(table) if name in SHOWN else table
+    shown = section.table(table) if section else table
     return shown["columns"], shown["rows"]
 
 
@@ -170,14 +157,6 @@ def explain_points(sections: Sequence[Json]) -> None:
             f"The sums of shares on this page differ, because they were computed with different --points: {each}. More "
             "points bring them closer to each other and to what training changed."
         )
-
-
-def _charts(results: Json, name: str) -> list[Json] | None:
-    """The charts of an application; None if the results lack what they show, as results of other versions may."""
-    try:
-        return SHOWN[name].charts(results) if name in SHOWN else None
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError):
-        return None
 
 
 def _flagged(votes: Any) -> list[int]:

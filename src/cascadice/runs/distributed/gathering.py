@@ -42,12 +42,17 @@ def gathered_manifest(places: Sequence[Path]) -> dict[str, Any]:
     return manifests[0] | {"status": status, "rounds": min(rounds), "seconds": max(seconds)}
 
 
+def members_of(place: Path) -> Any:
+    """The participants of the process that wrote a folder; None if it was the only one."""
+    return (read_manifest(place).get("process") or {}).get("members")
+
+
 def gathered_metrics(places: Sequence[Path], nodes: int) -> list[RoundMetrics]:
     """The metrics of each round; NaN for participants whose process did not record it or whose folder is missing.
 
     No process knows the consensus distance, which is NaN.
     """
-    members: list[Any] = [(read_manifest(place).get("process") or {}).get("members") for place in places]
+    members = [members_of(place) for place in places]
     each = [store.read_metrics(place) for place in places]
     if members == [None]:
         return each[0]

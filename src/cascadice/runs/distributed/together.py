@@ -17,15 +17,8 @@ from cascadice.engine.backwards import segment
 from cascadice.engine.parts import split
 from cascadice.files import locks
 from cascadice.runs.config import Config
+from cascadice.runs.distributed import shared_facts
 from cascadice.runs.distributed.processes import World, folder_name
-from cascadice.runs.distributed.shared_facts import (
-    MAY_DIFFER,
-    facts_of_network,
-    facts_of_question,
-    facts_of_settings,
-    initial_probes,
-    output_probes,
-)  # fmt: skip
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, read_manifest
 from cascadice.runs.journal import Journal
 from cascadice.runs.playing import Playable
@@ -56,9 +49,8 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
     if (out / CONFIG).exists():
         raise ValueError(f"{out} is the folder of a run in one process. Choose another with --out.")
     flags = {"--resume": resume, "--overwrite": overwrite, "--tell-samples": world.tells_samples}
-    world.agree(
-        {COMMAND: "run"} | facts_of_settings(config) | flags | (facts_of_question(question) if question else {})
-    )
+    asked = shared_facts.facts_of_question(question) if question else {}
+    world.agree({COMMAND: "run"} | shared_facts.facts_of_settings(config) | flags | asked)
     if config.nodes is not None:
         split(config.nodes, world.size)  # before anything is written; refuses more processes than participants
     for path in out.glob("rank-*") if world.rank == 0 and overwrite else ():
@@ -75,13 +67,13 @@ def check_network(world: World, network: Network, data: str, shared: bool) -> No
     """
     if world.alone:
         return
-    world.agree(facts_of_network(network, data))
-    if shared and (rank := _differs(world.tell(initial_probes(network)))):
+    world.agree(shared_facts.facts_of_network(network, data))
+    if shared and (rank := _differs(world.tell(shared_facts.initial_probes(network)))):
         raise ValueError(
             f"all processes must start with the same parameters, because --init is shared; those of process {rank} "
             "differ from those of process 0. Start all of them alike."
         )
-    if rank := _differs(world.tell(output_probes(network))):
+    if rank := _differs(world.tell(shared_facts.output_probes(network))):
         raise ValueError(
             "all processes must have the same model; for the same parameters and inputs, its outputs in process "
             f"{rank} differ from those in process 0. Start all of them with the same code."
@@ -112,7 +104,7 @@ def places(world: World, run: files.Folder, out: files.Folder | None, name: str)
 
 def agree(world: World, command: str, settings: Mapping[str, Any], overwrite: bool) -> None:
     """Check that all processes were given the same command with the same settings."""
-    settings = {name: value for name, value in settings.items() if name not in MAY_DIFFER}
+    settings = {name: value for name, value in settings.items() if name not in shared_facts.MAY_DIFFER}
     asked = {COMMAND: command, "--overwrite": overwrite, "--tell-samples": world.tells_samples}
     world.agree(asked | settings)
 
