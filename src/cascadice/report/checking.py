@@ -53,23 +53,10 @@ class Area:
 
 
 def check_run(run: files.Folder, key: bytes | None = None, data_root: str | None = None) -> list[Area]:
-    """Verify everything in the folder of a run; nothing is changed.
+    """Verify everything in the folder of a run, and with the secret `key` the seals of its ledgers; change nothing.
 
-    Args:
-        run: The folder that `cascadice run` wrote.
-        key: The secret key that the run's ledgers must be sealed with; seals are not checked without it.
-        data_root: Where the data are; where the run found them unless given.
-
-    Returns:
-        The parts of the run, each with what is wrong with it. If something seems wrong while another process writes to
-        the folder, everything is checked again, and only problems seen each time count. Cost: every file is read twice.
-
-    Raises:
-        ValueError: If the folder holds no run.
-
-    Example:
-        >>> [area.name for area in check_run("runs/demo") if area.problems]  # doctest: +SKIP
-        []
+    If something seems wrong while another process writes to the folder, everything is checked again, and only problems
+    seen each time count. Cost: every file is read twice. Raises ValueError if the folder holds no run.
     """
     folder = Path(run)
     busy, areas = locks.in_use(folder), _check_once(folder, key, data_root)

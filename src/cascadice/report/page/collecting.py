@@ -59,8 +59,8 @@ def collect(folder: files.Folder) -> Json:
     sections.explain_disagreement(results, final)
     sections.explain_points([*([final] if final else []), *results])
     process = manifest.get("process") or {}
-    whole = None if process else folders[0]  # a process draws only its own batches
-    scored = samples.samples(config, sorted(summaries, key=lambda one: not one.whole_run), notes, whole, folders[0])
+    trusted_first = sorted(summaries, key=lambda one: not one.whole_run)
+    scored = samples.samples(config, trusted_first, notes, folders[0], whole=not process)  # else only own batches
     shows = {section["name"]: True for section in results} | {"samples": scored}
     shows |= {"whole-run" if one.whole_run else "influence": True for one in summaries}
     recorded, present = bool(store.saved_rounds(folders[0])), [name for name, what in shows.items() if what]
