@@ -225,14 +225,13 @@ def _joined(
     store = connect(os.environ["MASTER_ADDR"], port, rank, size, timeout)
     lasting = dist.PrefixStore("cascadice/lasting", store)
     with store_that_answers():
-        arrival = arrive(lasting, rank, size, timeout, policy, policy == CARRY_ON)
-    if arrival.again and policy == "stop":
+        start, again, begun = arrive(lasting, rank, size, timeout, policy, policy == CARRY_ON)
+    if again and policy == "stop":
         raise ValueError(
             "processes were started again, or two have the same RANK, and the policy is to stop. Use --policy restart "
             "to continue from the last checkpoint, or leave out --max-restarts."
         )
     # a process that is started again must not find the addresses of those that died
-    home = dist.PrefixStore(f"cascadice/{arrival.name}", store)
+    home = dist.PrefixStore(f"cascadice/{start}", store)
     group = None if policy == CARRY_ON else make_group(home, rank, size, name, timeout)
-    how, before = (policy, patience, name), (arrival.again, arrival.begun)
-    return World(rank, size, group, home, timeout, *how, *before, lasting, tells_samples)
+    return World(rank, size, group, home, timeout, policy, patience, name, again, begun, lasting, tells_samples)

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch.distributed
 
@@ -21,20 +21,13 @@ PAUSE = 0.01  # seconds between looks at the store
 SETTLING = 1.0  # seconds in which others notice that they disagree with process 0
 
 
-class Arrival(NamedTuple):
-    """The result of the rendezvous; if the others carry on without this process, `again` and `begun` are about it."""
+def arrive(lasting: Any, rank: int, size: int, timeout: float, policy: str, alone: bool) -> tuple[str, bool, bool]:
+    """Meet the others; return a name of this start, whether any was started before, and whether all had begun to write.
 
-    name: str  # of this start: the same in all processes, and different each time
-    again: bool  # any process was started before
-    begun: bool  # all had begun to write the run
-
-
-def arrive(lasting: Any, rank: int, size: int, timeout: float, policy: str, alone: bool) -> Arrival:
-    """Meet the other processes; if `alone`, do not wait for them to come again: they may have been training for long.
-
-    Each process counts how often it was started. Once all have read the same counts, these name this start. The number
-    of restarts that torchrun reports would not do, because each machine counts it separately. Raises ValueError if they
-    were told different things, ConnectionError if one does not arrive in time.
+    If `alone`, do not wait for them to come again, because they may have been training for long: the answers are then
+    about this process. Each process counts how often it was started. Once all have read the same counts, these name
+    this start. The number of restarts that torchrun reports would not do, because each machine counts it separately.
+    Raises ValueError if they were told different things, ConnectionError if one does not arrive in time.
     """
     told = {"--policy": policy, "WORLD_SIZE": str(size)}
     for name, value in told.items():
@@ -54,7 +47,7 @@ def arrive(lasting: Any, rank: int, size: int, timeout: float, policy: str, alon
             raise ConnectionError(f"process {missing} did not arrive within {timeout:g} s. Was it started?")
         time.sleep(PAUSE)
     begun = [lasting.check([begun_key(each)]) for each in everybody]
-    return Arrival("all", came > 1, begun[rank]) if alone else Arrival(name, max(counts) > 1, all(begun))
+    return ("all", came > 1, begun[rank]) if alone else (name, max(counts) > 1, all(begun))
 
 
 def begun_key(rank: int) -> str:
