@@ -44,6 +44,10 @@ def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
     draft = path.with_name(f".tmp-{os.getpid()}-{token_hex(4)}-{path.name}")
     try:
         draft.touch(exist_ok=False)
+    except BaseException:
+        remove_empty(made)
+        raise
+    try:
         with flock.turn(draft):  # `remove_drafts` leaves it alone
             yield draft
             if durable:
@@ -197,19 +201,20 @@ def intact(path: Path, *errors: type[Exception]) -> Iterator[None]:
     except MemoryError:  # Arrow's is one of Arrow's errors too
         raise
     except (OSError, RuntimeError, *errors) as error:
-        if (system := system_error(error, path)) is None and not isinstance(error, (OSError, *errors)):
+        if (number := system_number(error)) is not None:
+            raise OSError(number, os.strerror(number), str(path)) from None
+        if not isinstance(error, (OSError, *errors)):
             raise
-        raise system or damaged(path, str(error).strip().partition("\n")[0]) from None
+        raise damaged(path, str(error).strip().partition("\n")[0]) from None
 
 
-def system_error(error: Exception, path: Path) -> OSError | None:
-    """What the operating system said about a file, if that is why a library failed."""
+def system_number(error: Exception) -> int | None:
+    """The number of what the operating system said about a file, if that is why a library failed."""
     # libraries in Rust write it like this; and torch, which maps a file that safetensors has opened
     told = re.search(r"\(os error (\d+)\)|unable to open file <.*\((\d+)\)$", str(error))
-    number = error.errno if isinstance(error, OSError) else int(told[1] or told[2]) if told else None
     if str(error).endswith(os.strerror(errno.EAGAIN)):  # Arrow, where it may start no thread
-        number = errno.EAGAIN
-    return None if number is None else OSError(number, os.strerror(number), str(path))
+        return errno.EAGAIN
+    return error.errno if isinstance(error, OSError) else int(told[1] or told[2]) if told else None
 
 
 def damaged(path: Path, reason: str) -> ValueError:

@@ -100,12 +100,11 @@ def _acquire(place: Path, named: Path) -> int:
         except FileNotFoundError:  # whoever made the folder has just removed it
             continue
         try:
-            if _locked(handle, named):
-                if _still_there(handle, place / LOCK):
-                    _sign(handle)
-                    return handle
-            else:
+            if not _locked(handle, named):
                 time.sleep(PAUSE)
+            elif _still_there(handle, place / LOCK):
+                _sign(handle)
+                return handle
         except BaseException:
             os.close(handle)
             raise

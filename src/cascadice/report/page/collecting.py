@@ -166,7 +166,8 @@ def _missing_results(home: Path) -> list[str]:
 def _read_manifest(folders: Sequence[Path], config: Config, notes: list[str]) -> tuple[dict[str, Any], str]:
     """The manifest, empty if it cannot be read, and the run's fingerprint."""
     try:
-        notes.extend([wrong] if len(folders) > 1 and (wrong := mixed_up(folders)) else [])
+        if len(folders) > 1 and (wrong := mixed_up(folders)):
+            notes.append(wrong)
         return gathered_manifest(folders), run_fingerprint(folders[0], config)
     except ValueError as error:
         notes.append(str(error))

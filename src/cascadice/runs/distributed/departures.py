@@ -18,8 +18,7 @@ from cascadice.topology import Schedule
 
 DEPARTURES, FORMAT = "departures.json", "cascadice-departures-1"
 
-Row = tuple[int, int, list[tuple[int, float]]]
-"""A round, a receiver, and the sources that it really heard in that round with their weights."""
+Row = tuple[int, int, list[tuple[int, float]]]  # a round, a receiver, the sources it really heard, their weights
 
 
 @dataclass

@@ -155,10 +155,8 @@ class World:
         """Leave: if this process hosts the store, wait for the others first."""
         with suppress(RuntimeError):
             self.store.set(f"left/{self.rank}", b"")
-            end = time.monotonic() + min(self.timeout, 10.0)
-            while self.rank == 0 and time.monotonic() < end:
-                if self.store.check([f"left/{rank}" for rank in range(self.size)]):
-                    return
+            end, everybody = time.monotonic() + min(self.timeout, 10.0), [f"left/{rank}" for rank in range(self.size)]
+            while self.rank == 0 and time.monotonic() < end and not self.store.check(everybody):
                 time.sleep(PAUSE)
 
 
