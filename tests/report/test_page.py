@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,7 +117,7 @@ def test_only_clear_samples_are_said_to_have_helped_or_harmed(sees_scale):
     rows = concatenate(table_of_drawn("whole-run", t, drawn, scores[None]) for t, scores in enumerate(uses))
     updates = table_of_participants("whole-run", 0, torch.ones(3))
     summary = summarise(concatenate([rows, updates]), 3, sees_scale=sees_scale)
-    shown = samples.samples(CONFIG, [summary], [])
+    shown = samples.samples(CONFIG, [summary], [], Path(), whole=False)
     helped, harmed = ([one["sample"] for one in shown[side]] for side in ("helped", "harmed"))
     text = sentences._samples(summary)
     if sees_scale:

@@ -22,17 +22,19 @@ def run(args: argparse.Namespace) -> None:
     from cascadice.report.page import write, write_results
 
     folder, out, console = Path(args.run), _checked(args.out), Console(quiet=args.quiet)
-    has_results = _has_results(folder)
-    if has_results and args.compare:
-        raise ValueError(f"--compare is for runs; {folder} holds results of figures or studies. Leave it out.")
-    path, data = write_results(folder, out) if has_results else write(folder, out, args.compare)
-    compared = [] if has_results or not args.compare else data["sections"][0]["findings"]
-    findings = _by_name(data["results"]) if has_results else [*data["findings"], *compared]
-    for text in (*findings, *(f"note: {note}" for note in data["notes"])):
+    if _has_results(folder):
+        if args.compare:
+            raise ValueError(f"--compare is for runs; {folder} holds results of figures or studies. Leave it out.")
+        path, data = write_results(folder, out)
+        texts = _by_name(data["results"])
+    else:
+        path, data = write(folder, out, args.compare)
+        texts = [*data["findings"], *(data["sections"][0]["findings"] if args.compare else ())]
+    texts += [f"note: {note}" for note in data["notes"]]
+    if data.get("commands") and data["influence"] is None:
+        texts.append(f"no influence yet; this adds it: {data['commands'][0]['command']}")
+    for text in (*texts, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB, one file, works offline)"):
         say(console, text)
-    if not has_results and data["influence"] is None and data["commands"]:
-        say(console, f"no influence yet; this adds it: {data['commands'][0]['command']}")
-    say(console, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB, one file, works offline)")
 
 
 def _by_name(results: list[dict[str, Any]]) -> list[str]:

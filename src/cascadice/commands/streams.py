@@ -48,11 +48,7 @@ class _Output:
 
 @contextmanager
 def standard_output() -> Iterator[None]:
-    """Let the command inside finish even if standard output fails or its reader leaves.
-
-    Raises:
-        OSError: At the end, if standard output could not be written, as on a full disk.
-    """
+    """Let the command inside finish even if standard output fails, which is raised at the end, or its reader leaves."""
     for stream in range(3):  # the next file opened would take the number of a closed stream, and be printed into
         try:
             os.fstat(stream)

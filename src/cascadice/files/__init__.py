@@ -16,6 +16,7 @@ from secrets import token_hex
 from typing import Any
 
 from cascadice.files import checksums, flock, jsonl
+from cascadice.files.jsonl import check_format as check_format
 
 DRAFT = re.compile(r"\.tmp-\d+-.+|\.tmp[A-Za-z0-9]{6}")  # ours, and those that safetensors makes beside a file
 Folder = str | os.PathLike[str]
@@ -91,10 +92,7 @@ def flush(folder: Path, paths: Iterable[Path]) -> None:
 
 
 def make_folder(folder: Path) -> list[Path]:
-    """Make a folder and its parents, and wait until they would survive a loss of power; return the new ones.
-
-    The innermost new folder comes first.
-    """
+    """Make a folder and its parents, to survive a loss of power; return the new ones, the innermost first."""
     if folder.is_dir():
         return []
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
@@ -192,14 +190,6 @@ def read_json(path: Path, remedy: str = checksums.RECOMPUTE) -> dict[str, Any]:
     return content
 
 
-def check_format(path: Path, found: object, known: str) -> None:
-    """Refuse a file in a format that this version does not know, such as that of a later version."""
-    if found != known:
-        raise ValueError(
-            f"{path} must be of format {known}; found {found}. Read it with the version of cascadice that wrote it."
-        )
-
-
 @contextmanager
 def intact(path: Path, *errors: type[Exception]) -> Iterator[None]:
     """Report any of these errors, raised by a library inside this block, as damage to the file.
@@ -211,19 +201,20 @@ def intact(path: Path, *errors: type[Exception]) -> Iterator[None]:
     except MemoryError:  # Arrow's is one of Arrow's errors too
         raise
     except (OSError, RuntimeError, *errors) as error:
-        if (system := system_error(error, path)) is None and not isinstance(error, (OSError, *errors)):
+        if (number := system_number(error)) is not None:
+            raise OSError(number, os.strerror(number), str(path)) from None
+        if not isinstance(error, (OSError, *errors)):
             raise
-        raise system or damaged(path, str(error).strip().partition("\n")[0]) from None
+        raise damaged(path, str(error).strip().partition("\n")[0]) from None
 
 
-def system_error(error: Exception, path: Path) -> OSError | None:
-    """What the operating system said about a file, if that is why a library failed."""
+def system_number(error: Exception) -> int | None:
+    """The number of what the operating system said about a file, if that is why a library failed."""
     # libraries in Rust write it like this; and torch, which maps a file that safetensors has opened
     told = re.search(r"\(os error (\d+)\)|unable to open file <.*\((\d+)\)$", str(error))
-    number = error.errno if isinstance(error, OSError) else int(told[1] or told[2]) if told else None
     if str(error).endswith(os.strerror(errno.EAGAIN)):  # Arrow, where it may start no thread
-        number = errno.EAGAIN
-    return None if number is None else OSError(number, os.strerror(number), str(path))
+        return errno.EAGAIN
+    return error.errno if isinstance(error, OSError) else int(told[1] or told[2]) if told else None
 
 
 def damaged(path: Path, reason: str) -> ValueError:

@@ -14,7 +14,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -59,21 +59,24 @@ class ChecksumList:
             file.seek(self.offset)
             added = file.read()
         complete = jsonl.complete(added)
-        for number, line in enumerate(complete.splitlines()):
-            if number or self.offset:
-                self._enter(self._entry(line))
-            else:
-                self._check_header(line)
-        if not complete and not self.offset:
-            raise ValueError(f"{self.path} is damaged: its first line is missing. Restore it from a copy.")
+        lines = iter(complete.splitlines())
+        if not self.offset:
+            if not complete:
+                raise ValueError(f"{self.path} is damaged: its first line is missing. Restore it from a copy.")
+            jsonl.check_format(self.path, self._parsed(next(lines), of_file=False).get("format"), FORMAT)
+        for line in lines:
+            self._enter(self._parsed(line))
         self.offset += len(complete)
         self.reconciled = False  # others wrote these lines, and may have died
 
-    def _check_header(self, line: bytes) -> None:
-        found = self._parsed(line).get("format")
-        if found != FORMAT:
-            remedy = "Read it with the version of cascadice that wrote it."
-            raise ValueError(f"{self.path} must be of format {FORMAT}; found {found}. {remedy}")
+    def _parsed(self, line: bytes, of_file: bool = True) -> dict[str, Any]:
+        """What a line says; all but the first and {} are about a file."""
+        with suppress(ValueError, TypeError):
+            entry = dict(jsonl.parse(line))
+            name = entry.get("file", "")
+            if not of_file or (isinstance(name, str) and bool(name) == bool(entry)):
+                return entry
+        raise ValueError(f"{self.path} has a line that is not a checksum: {line[:60]!r}. Restore it from a copy.")
 
     def _enter(self, entry: dict[str, Any]) -> None:
         name = entry.get("file", "")
@@ -84,23 +87,6 @@ class ChecksumList:
             self.files[name] = Digest(entry.get("bytes", -1), entry["sha256"])
         else:
             self.before = {one: self.files.pop(one) for one in self.inside(name)}
-
-    def _entry(self, line: bytes) -> dict[str, Any]:
-        """What a line says; all but {} are about a file."""
-        entry = self._parsed(line)
-        name = entry.get("file", "")
-        if not isinstance(name, str) or bool(entry) != bool(name):
-            raise self._unreadable(line)
-        return entry
-
-    def _parsed(self, line: bytes) -> dict[str, Any]:
-        try:
-            return dict(jsonl.parse(line))
-        except (ValueError, TypeError):
-            raise self._unreadable(line) from None
-
-    def _unreadable(self, line: bytes) -> ValueError:
-        return ValueError(f"{self.path} has a line that is not a checksum: {line[:60]!r}. Restore it from a copy.")
 
     def inside(self, name: str) -> list[str]:
         """The listed files that this name refers to: the file itself, or all files in the folder of that name."""

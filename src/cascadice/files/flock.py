@@ -36,12 +36,8 @@ def turn(path: Path) -> Iterator[None]:
 
 def _release(turn: tuple[Path, int]) -> None:
     if (file := _held.pop(turn, None)) is not None:
-        try:
+        with file, suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a child forked meanwhile has the handle too
-        except OSError:  # a file system without locks
-            pass
-        finally:
-            file.close()
 
 
 def is_held(path: Path) -> bool:

@@ -15,9 +15,18 @@ def parse(text: str | bytes) -> Any:
     """Parse JSON; anything wrong with the text raises ValueError."""
     try:
         return json.loads(text)
-    except (RecursionError, TypeError) as error:
-        deep = isinstance(error, RecursionError)
-        raise ValueError("its lists and objects are nested too deeply" if deep else str(error)) from None
+    except RecursionError:
+        raise ValueError("its lists and objects are nested too deeply") from None
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def check_format(path: Path, found: object, known: str) -> None:
+    """Refuse a file in a format that this version does not know, such as that of a later version."""
+    if found != known:
+        raise ValueError(
+            f"{path} must be of format {known}; found {found}. Read it with the version of cascadice that wrote it."
+        )
 
 
 def complete(content: bytes) -> bytes:

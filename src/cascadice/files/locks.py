@@ -74,12 +74,7 @@ def locked(folder: Folder) -> Iterator[None]:
 
 
 def check_held(folder: Folder) -> None:
-    """Raise ValueError if a locked folder was moved away: writing to it would create a new one.
-
-    Example:
-        >>> with locked("runs/mine"):  # doctest: +SKIP
-        ...     check_held("runs/mine")
-    """
+    """Raise ValueError if a locked folder was moved away: writing to it would create a new one."""
     place = Path(os.path.realpath(folder))
     home = next((each for each in (place, *place.parents) if each in _handles), None)
     if home is not None and not _still_there(_handles[home], home / LOCK):
@@ -105,12 +100,11 @@ def _acquire(place: Path, named: Path) -> int:
         except FileNotFoundError:  # whoever made the folder has just removed it
             continue
         try:
-            if _locked(handle, named):
-                if _still_there(handle, place / LOCK):
-                    _sign(handle)
-                    return handle
-            else:
+            if not _locked(handle, named):
                 time.sleep(PAUSE)
+            elif _still_there(handle, place / LOCK):
+                _sign(handle)
+                return handle
         except BaseException:
             os.close(handle)
             raise

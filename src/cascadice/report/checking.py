@@ -1,8 +1,8 @@
 """What `cascadice check` verifies: every file of a run, whether the files fit together, and the data."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -47,11 +47,11 @@ class Area:
     how: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def attempt(self, how: str, check: Callable[[], Any], about: Path | None = None) -> Any:
+    def attempt(self, how: str, check: Callable[..., Any], *given: Any, about: Path | None = None, **more: Any) -> Any:
         """Run a check and return its result, or None if it raised; the problem is kept, prefixed by `about`."""
         self.how.append(how)
         try:
-            return check()
+            return check(*given, **more)
         except (ValueError, TypeError, KeyError, OSError) as error:
             said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
             text = " ".join(str(said).split() if about is None else f"{about}: {said}".split())
@@ -61,23 +61,10 @@ class Area:
 
 
 def check_run(run: files.Folder, key: bytes | None = None, data_root: str | None = None) -> list[Area]:
-    """Verify everything in the folder of a run; nothing is changed.
+    """Verify everything in the folder of a run, and with the secret `key` the seals of its ledgers; change nothing.
 
-    Args:
-        run: The folder that `cascadice run` wrote.
-        key: The secret key that the run's ledgers must be sealed with; seals are not checked without it.
-        data_root: Where the data are; where the run found them unless given.
-
-    Returns:
-        The parts of the run, each with what is wrong with it. If something seems wrong while another process writes to
-        the folder, everything is checked again, and only problems seen each time count. Cost: every file is read twice.
-
-    Raises:
-        ValueError: If the folder holds no run.
-
-    Example:
-        >>> [area.name for area in check_run("runs/demo") if area.problems]  # doctest: +SKIP
-        []
+    If something seems wrong while another process writes to the folder, everything is checked again, and only problems
+    seen each time count. Cost: every file is read twice. Raises ValueError if the folder holds no run.
     """
     folder = Path(run)
     busy, areas = locks.in_use(folder), _check_once(folder, key, data_root)
@@ -97,9 +84,9 @@ def _check_once(folder: Path, key: bytes | None, data_root: str | None) -> list[
         raise ValueError(f"{folder} holds no run: {CONFIG} does not exist. Name a folder that {WRITERS} wrote.")
     areas = _listed(folder)
     settings = _area(areas, "settings")
-    config = settings.attempt("read", lambda: read_run_config(folder))
-    manifest = settings.attempt("format", lambda: read_manifest(folder))
-    identity = settings.attempt("fingerprint", lambda: run_fingerprint(folder, config)) if config else None
+    config = settings.attempt("read", read_run_config, folder)
+    manifest = settings.attempt("format", read_manifest, folder)
+    identity = settings.attempt("fingerprint", run_fingerprint, folder, config) if config else None
     if config is not None:
         _check_data(_area(areas, "data"), folder, config, data_root)
     _check_training(areas, folder, identity)
@@ -107,7 +94,9 @@ def _check_once(folder: Path, key: bytes | None, data_root: str | None) -> list[
         _check_table(_area(areas, table.name), table, identity, (manifest or {}).get("nodes"))
     for ledger in sorted({path.parent for path in folder.glob(f"*/{CHAIN}")}):
         _check_ledger(_area(areas, ledger.name), ledger, identity, key)
-    _check_orphans(areas, folder)
+    for table in sorted({path.parent for path in folder.glob("*/part-*.parquet")}):
+        if not (table / NOTE).exists() and not (table / CHAIN).exists():
+            _area(areas, table.name).problems.append(f"{table} has parts of a table, but neither {NOTE} nor {CHAIN}")
     for path in sorted(folder.glob("*/*.json")):
         if path.stem == path.parent.name and path.name != NOTE:
             _check_record(_area(areas, path.parent.name), path, identity, key)
@@ -119,12 +108,12 @@ def _check_once(folder: Path, key: bytes | None, data_root: str | None) -> list[
 def check_processes(folders: Sequence[Path]) -> Area:
     """Verify that the folders of several processes are of one run, and that what they computed together agrees."""
     area = Area("processes")
-    if wrong := area.attempt("one run", lambda: mixed_up(folders)):
+    if wrong := area.attempt("one run", mixed_up, folders):
         area.problems.append(wrong)
     for name in SHOWN:
         paths = [path for folder in folders if (path := folder / name / f"{name}.json").exists()]
         if len(paths) > 1:
-            area.attempt("results", partial(_check_together, name, paths), folders[0].parent / "*" / name)
+            area.attempt("results", _check_together, name, paths, about=folders[0].parent / "*" / name)
     return area
 
 
@@ -153,46 +142,41 @@ def _listed(folder: Path) -> dict[str, Area]:
 
 def _check_listed(area: Area, listing: checksums.ChecksumList, name: str) -> None:
     path, before = listing.folder / name, len(area.problems)
-    if wrong := area.attempt("checksums", lambda: checksums.problem(listing, path)):
+    if wrong := area.attempt("checksums", checksums.problem, listing, path):
         area.problems.append(f"{path} {wrong}")
     elif name.endswith(digests.TENSORS):
-        area.attempt("content", lambda: read_tensors(path, None))
-    if area.problems[before:] and name not in _current(listing).files:  # a run that trains has removed it meanwhile
+        area.attempt("content", read_tensors, path, None)
+    current = checksums.list_for(listing.path) if area.problems[before:] else None
+    if current and name not in current.files:  # a run that trains has removed it meanwhile
         del area.problems[before:]
     else:
         area.files += 1
 
 
-def _current(listing: checksums.ChecksumList) -> checksums.ChecksumList:
-    return checksums.list_for(listing.path) or listing
-
-
 def _area_of(name: str) -> str:
     if "/" in name:
         return name.split("/")[0]
-    return "settings" if name in (CONFIG, MANIFEST) else "training"
+    return "settings" if name in (CONFIG, checksums.MANIFEST) else "training"
 
 
 def _check_data(area: Area, folder: Path, config: Config, data_root: str | None) -> None:
-    data = area.attempt("read", lambda: data_of(folder, config, data_root))
+    data = area.attempt("read", data_of, folder, config, data_root)
     if data is not None:
-        area.attempt("digest", lambda: check_data(folder, data))
-    try:
+        area.attempt("digest", check_data, folder, data)
+    with suppress(ValueError):
         if "data" not in read_manifest(folder):
             area.how = ["no digest was recorded"]
-    except ValueError:
-        pass
 
 
 def _check_training(areas: dict[str, Area], folder: Path, identity: str | None) -> None:
     training, rounds = _area(areas, "training"), _area(areas, "rounds")
     if (folder / store.CHECKPOINT).exists():
-        training.attempt("content", lambda: store.load_checkpoint(folder, run=identity))
+        training.attempt("content", store.load_checkpoint, folder, run=identity)
     if (folder / store.METRICS).exists():
-        training.attempt("content", lambda: store.read_metrics(folder))
+        training.attempt("content", store.read_metrics, folder)
     rounds.files = max(rounds.files, len(store.saved_rounds(folder)))
     for t in store.saved_rounds(folder):
-        rounds.attempt("content", partial(_check_round, folder, t, identity))
+        rounds.attempt("content", _check_round, folder, t, identity)
 
 
 def _check_round(folder: Path, t: int, identity: str | None) -> None:
@@ -204,23 +188,16 @@ def _check_round(folder: Path, t: int, identity: str | None) -> None:
 
 
 def _check_table(area: Area, folder: Path, identity: str | None, nodes: int | None) -> None:
-    note = area.attempt("run", lambda: read_note(folder)) or {}
+    note = area.attempt("run", read_note, folder) or {}
     _check_identity(area, folder / NOTE, note.get("run"), identity)
-    area.attempt("run", lambda: check_length(folder.parent, length_in(note)), folder)
+    area.attempt("run", lambda: check_length(folder.parent, length_in(note)), about=folder)
     area.files = max(area.files, len(parts(folder)))
-    if parts(folder) and (table := area.attempt("content", lambda: read_table(folder))) is not None and nodes:
-        area.attempt("content", lambda: check_range(table, source=nodes, receiver=nodes))
-
-
-def _check_orphans(areas: dict[str, Area], folder: Path) -> None:
-    """Report parts of a table or a ledger that have no note or chain beside them."""
-    for table in sorted({path.parent for path in folder.glob("*/part-*.parquet")}):
-        if not (table / NOTE).exists() and not (table / CHAIN).exists():
-            _area(areas, table.name).problems.append(f"{table} has parts of a table, but neither {NOTE} nor {CHAIN}")
+    if parts(folder) and (table := area.attempt("content", read_table, folder)) is not None and nodes:
+        area.attempt("content", check_range, table, source=nodes, receiver=nodes)
 
 
 def _check_ledger(area: Area, folder: Path, identity: str | None, key: bytes | None) -> None:
-    ledger = area.attempt("chain", lambda: read_ledger(folder))
+    ledger = area.attempt("chain", read_ledger, folder)
     if ledger is None:
         return
     area.files = max(area.files, len(ledger.rounds))
@@ -234,21 +211,21 @@ def _check_ledger(area: Area, folder: Path, identity: str | None, key: bytes | N
 
 def _check_seal(area: Area, ledger: Ledger, key: bytes) -> None:
     if ledger.chain:  # else there is nothing that could be sealed
-        area.attempt(SEAL, lambda: check_sealed(ledger, key))
+        area.attempt(SEAL, check_sealed, ledger, key)
 
 
 def _check_record(area: Area, path: Path, identity: str | None, key: bytes | None) -> None:
     area.files = max(area.files, 1)
-    results = area.attempt("run", lambda: files.read_json(path))
+    results = area.attempt("run", files.read_json, path)
     if results is None:
         return
     _check_identity(area, path, results.get("run"), identity)
     before = len(area.problems)
-    checked = area.attempt("", lambda: audited(results, path.parent)) or []
+    checked = area.attempt("", audited, results, path.parent) or []
     area.how[-1:] = ["computed again"] * any(not text.startswith("Not ") for text in checked)
     if key is not None and path.parent.name == "reward" and checked:  # its ledger may lie outside the run
         _check_seal(area, ledger_of(results, path.parent), key)
-        area.attempt(SEAL, lambda: check_terms_sealed(results, key))
+        area.attempt(SEAL, check_terms_sealed, results, key)
     area.problems[before:] = [f"{path}: {wrong}" for wrong in area.problems[before:]]
 
 

@@ -55,10 +55,7 @@ def serving(
         >>> with serving("runs/demo", rounds=320):  # doctest: +SKIP
         ...     train()
     """
-    with _listen(port) as listening, _server(listening) as control:
-        feed = _Feed(Path(folder), rounds, control)
-        address = feed.open(listening.getsockname()[1], token)
-        listening.close()  # the server has its own
+    with _served(folder, rounds, port, token) as (feed, address):
         print(f"live page: {address} (kept afterwards in {feed.report})", flush=True)
         try:
             yield address
@@ -85,10 +82,7 @@ def view(
         >>> view("runs/demo", webbrowser.open)  # doctest: +SKIP
     """
     rounds = int(collect(folder)["run"]["rounds"] or 0)
-    with suppress(KeyboardInterrupt), _listen(port) as listening, _server(listening) as control:
-        feed = _Feed(Path(folder), rounds, control, training=False)
-        address = feed.open(listening.getsockname()[1], token)
-        listening.close()
+    with suppress(KeyboardInterrupt), _served(folder, rounds, port, token, training=False) as (feed, address):
         opened(address)
         feed.final_fetched.wait()  # until the server has gone, which happens on Ctrl-C only
 
@@ -107,17 +101,23 @@ def _listen(port: int) -> socket.socket:
 
 
 @contextmanager
-def _server(listening: socket.socket) -> Iterator[socket.socket]:
-    """A server process, which prints nothing and ends with the block; gives a socket to talk with it."""
+def _served(
+    folder: files.Folder, rounds: int, port: int, token: str | None, training: bool = True
+) -> Iterator[tuple["_Feed", str]]:
+    """A server process, which prints nothing and ends with the block; gives what feeds it, and its address."""
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-I", "-S", str(SERVER), str(listening.fileno())]
     silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with ours:
-        with theirs:  # in a group of its own: Ctrl-C at the terminal is for the training
-            given: Any = {"stdin": theirs.fileno(), "pass_fds": [listening.fileno()], "process_group": 0}
-            process = subprocess.Popen(command, **given, **silent)
+    with ours, theirs, _listen(port) as listening:
+        command = [sys.executable, "-I", "-S", str(SERVER), str(listening.fileno())]
+        # in a group of its own: Ctrl-C at the terminal is for the training
+        given: Any = {"stdin": theirs.fileno(), "pass_fds": [listening.fileno()], "process_group": 0}
+        process = subprocess.Popen(command, **given, **silent)
         try:
-            yield ours
+            feed = _Feed(Path(folder), rounds, ours, training)
+            address = feed.open(listening.getsockname()[1], token)
+            listening.close()  # the server has its own
+            theirs.close()
+            yield feed, address
         finally:
             with suppress(OSError):  # closing it would not wake the thread that reads it
                 ours.shutdown(socket.SHUT_RDWR)
@@ -174,30 +174,19 @@ class _Feed:
         with self.sending:
             self.control.sendall(json.dumps(about).encode() + b"\n" + content)
 
-    def _send_data(self) -> None:
-        start = monotonic()
-        try:
-            self._send_json(collect(self.folder), start)
-        except OSError as error:
-            if error.errno in (errno.EPIPE, errno.ECONNRESET):
-                raise
-            self._send_error(error, start)
-        except Exception as error:  # the page shows it, and training goes on
-            self._send_error(error, start)
-
-    def _send_json(self, data: Json, start: float) -> None:
+    def _send_data(self, data: Json | None = None) -> None:
+        """Send these or newer data; if there are none, the page shows why, and training goes on."""
+        start, status, version = monotonic(), 200, ""
         live = {"ended": self.ended, "training": self.training, "rounds": self.rounds, "report": str(self.report)}
         live["every"] = journal.UPDATE_SECONDS
-        content = json_in_html({**data, "live": live}).encode()
-        version = f'"{blake2b(content, digest_size=12).hexdigest()}"'
-        about = {"name": "d", "size": len(content), "status": 200, "version": version, "ended": self.ended}
+        try:
+            content = json_in_html({**(collect(self.folder) if data is None else data), "live": live}).encode()
+            version = f'"{blake2b(content, digest_size=12).hexdigest()}"'
+        except Exception as error:
+            content, status = (str(error) or type(error).__name__).encode(), 503
+        about = {"name": "d", "size": len(content), "status": status, "version": version, "ended": self.ended}
         fresh, wait = journal.pause_after(monotonic() - start), 2 * journal.UPDATE_SECONDS + 1
         self.send({**about, "fresh": fresh, "wait": wait}, content)
-
-    def _send_error(self, error: Exception, start: float) -> None:
-        content = (str(error) or type(error).__name__).encode()
-        about = {"name": "d", "size": len(content), "status": 503, "version": "", "ended": False}
-        self.send({**about, "fresh": journal.pause_after(monotonic() - start)}, content)
 
     def _send_shell(self) -> None:
         """The page without its data, and where they belong."""
@@ -208,12 +197,11 @@ class _Feed:
 
     def end(self, stays: bool = False) -> None:
         """Write the report; then, if a page is open, wait until it has fetched the final data, unless it stays."""
-        start = monotonic()
         _, data = write(self.folder)
         if stays:
             return
         with self.lock, suppress(OSError):  # the server may have gone
             self.ended = True
-            self._send_json(data, start)
+            self._send_data(data)
         with suppress(KeyboardInterrupt):
             self.final_fetched.wait(LINGER)

@@ -18,20 +18,13 @@ from cascadice.report.page.sentences import sentences
 from cascadice.runs import store
 from cascadice.runs.config import Config, sees_scale, to_json
 from cascadice.runs.distributed.departures import read_departures
-from cascadice.runs.distributed.gathering import gathered_manifest, gathered_metrics, mixed_up, places_of
-from cascadice.runs.folder import (
-    TARGETS,
-    TOKENS,
-    fingerprint,
-    read_manifest,
-    read_run_config,
-    resuming,
-    run_fingerprint,
-)
+from cascadice.runs.distributed.gathering import gathered_manifest, gathered_metrics, members_of, mixed_up, places_of
+from cascadice.runs.folder import TARGETS, TOKENS, fingerprint, read_run_config, resuming, run_fingerprint
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.saved import unknown
 
 ENDINGS = {"interrupted": "was interrupted", "stopped": "was killed", "failed": "failed", "diverged": "diverged"}
+OF_RUN = ("status", "rounds", "seconds", "started", "finished", "device", "platform", "versions", "parameters")
 POINTS = 400  # at most, in a curve
 
 
@@ -65,21 +58,20 @@ def collect(folder: files.Folder) -> Json:
     final = final_models.section(home, read)
     sections.explain_disagreement(results, final)
     sections.explain_points([*([final] if final else []), *results])
-    whole = None if manifest.get("process") else folders[0]  # a process draws only its own batches
-    scored = samples.samples(config, sorted(summaries, key=lambda one: not one.whole_run), notes, whole, folders[0])
+    process = manifest.get("process") or {}
+    trusted_first = sorted(summaries, key=lambda one: not one.whole_run)
+    scored = samples.samples(config, trusted_first, notes, folders[0], whole=not process)  # else only own batches
     shows = {section["name"]: True for section in results} | {"samples": scored}
     shows |= {"whole-run" if one.whole_run else "influence": True for one in summaries}
     recorded, present = bool(store.saved_rounds(folders[0])), [name for name, what in shows.items() if what]
-    if process := manifest.get("process"):
-        offered = sections.commands_of_processes(
-            folders[0].parent, int(process.get("of", 1)), recorded, present, playable=not gaps
-        )
-    else:
-        own = unknown(config) if config.saved else ()
-        offered = sections.commands(home, recorded, present, config.rule is None, own)
+    playable, own = config.rule is None and not gaps, unknown(config) if config.saved else ()
+    run_of_all, processes = folders[0].parent if process else home, int(process.get("of", 1))
+    offered = sections.commands(run_of_all, recorded, present, playable, own, processes)
     rounds = list(summaries[0].rounds) if summaries else list(range(max(length, 1)))
     hops = max((len(values) - 1 for one in summaries[:1] for values in one.by_hop.values()), default=1)
     network = Path(config.mixing).stem if config.mixing else config.topology
+    defaults = to_json(Config())
+    settings = [[name, value, value != defaults[name]] for name, value in to_json(config).items()]
     among = "" if config.saved else f" ({network} {'W' if config.mixing else 'graph'})"  # built in Python: no name
     return {
         "version": cascadice.__version__,
@@ -89,7 +81,7 @@ def collect(folder: files.Folder) -> Json:
         "nodes": nodes,
         "shown": shown,
         "members": _members(folders, nodes),
-        "run": _run(config, manifest),
+        "run": {**{name: manifest.get(name) for name in OF_RUN}, "settings": settings},
         "injected": {str(node): what for node, what in injected.items()},
         "flagged": sorted({node for section in results for node in section["flagged"] or ()}),
         "findings": sentences(config, nodes, length, metrics, summaries, manifest.get(TARGETS) == TOKENS),
@@ -108,8 +100,7 @@ def collect(folder: files.Folder) -> Json:
 def _members(folders: Sequence[Path], nodes: int) -> list[int] | None:
     """The participants whose processes wrote these folders; None if that is everybody."""
     try:
-        each: list[Any] = [(read_manifest(folder).get("process") or {}).get("members") for folder in folders]
-        members = sorted({int(k) for own in each for k in own})
+        members = sorted({int(k) for folder in folders for k in members_of(folder)})
     except (ValueError, TypeError):
         return None
     return members if len(members) < nodes else None
@@ -172,17 +163,11 @@ def _missing_results(home: Path) -> list[str]:
     return [f"{path.relative_to(home)} is missing: what it held is not shown." for path in missing]
 
 
-def _run(config: Config, manifest: dict[str, Any]) -> Json:
-    names = ("status", "rounds", "seconds", "started", "finished", "device", "platform", "versions", "parameters")
-    defaults = to_json(Config())
-    settings = [[name, value, value != defaults[name]] for name, value in to_json(config).items()]
-    return {**{name: manifest.get(name) for name in names}, "settings": settings}
-
-
 def _read_manifest(folders: Sequence[Path], config: Config, notes: list[str]) -> tuple[dict[str, Any], str]:
     """The manifest, empty if it cannot be read, and the run's fingerprint."""
     try:
-        notes.extend([wrong] if len(folders) > 1 and (wrong := mixed_up(folders)) else [])
+        if len(folders) > 1 and (wrong := mixed_up(folders)):
+            notes.append(wrong)
         return gathered_manifest(folders), run_fingerprint(folders[0], config)
     except ValueError as error:
         notes.append(str(error))
@@ -207,7 +192,7 @@ def curves(metrics: Sequence[RoundMetrics]) -> Json | None:
     tests = [(m.t, m.test) for m in metrics if m.test is not None]
     tests = [tests[place] for place in evenly(len(tests), POINTS)]
     distances = [float(m.consensus) for m in kept]
-    measured = any(distance == distance for distance in distances)  # a single process has not all models
+    measured = not all(bool(m.consensus.isnan()) for m in kept)  # a single process has not all models
     return {
         "loss": _curve([(m.t, m.train_loss) for m in kept]),
         "test loss": _curve([(t, test.loss) for t, test in tests]),

@@ -46,50 +46,52 @@ def compare(folder: files.Folder, other: files.Folder) -> Json:
     """
     homes, notes = (Path(folder), Path(other)), list[str]()
     runs = [read_run(home, notes) for home in homes]
-    names = [home.name for home in homes] if homes[0].name != homes[1].name else [str(home) for home in homes]
     _check_comparable(homes, runs)
-    lines = [curves(run.metrics) or {} for run in runs]
+    names = [home.name for home in homes] if homes[0].name != homes[1].name else [str(home) for home in homes]
+    quality, curves = _models(runs, names)
     influence = _influence(runs, names)
+    findings = [quality, *_other_batches(runs), _settings(runs, names), *influence["findings"], *notes]
     return {
+        **influence,
         "name": "comparison",
         "title": f"Comparison of {names[0]} with {names[1]}",
         "lead": LEAD,
-        "findings": [
-            *_quality(lines, names),
-            *_other_batches(runs),
-            _settings(runs, names),
-            *influence.pop("findings"),
-            *notes,
-        ],
-        "charts": [*_curves(lines, names), *influence.pop("charts")],
+        "findings": findings,
+        "charts": [*curves, *influence["charts"]],
         "flagged": None,
         "picture": None,
-        **influence,
     }
 
 
 def _check_comparable(homes: tuple[Path, Path], runs: list[Run]) -> None:
-    same = homes[0].resolve() == homes[1].resolve()
-    settings: dict[str, list[object]] = {
-        "losses": [run.config.loss for run in runs],
-        "numbers of participants": [run.nodes for run in runs],
-    }
-    wrong = [f"their {name} are {both[0]} and {both[1]}" for name, both in settings.items() if both[0] != both[1]]
-    if reasons := ["they are one and the same"] * same + _different_data(runs) + wrong:
+    reasons = ["they are one and the same"] if homes[0].resolve() == homes[1].resolve() else []
+    reasons += _different_data(runs)
+    (loss, nodes), (other_loss, other_nodes) = ((run.config.loss, run.nodes) for run in runs)
+    reasons += [f"their losses are {loss} and {other_loss}"] * (loss != other_loss)
+    reasons += [f"their numbers of participants are {nodes} and {other_nodes}"] * (nodes != other_nodes)
+    if reasons:
         raise ValueError(
             f"{homes[0]} and {homes[1]} cannot be compared: {'; '.join(reasons)}. Name two runs of the same data, loss "
             "and number of participants."
         )
 
 
-def _quality(lines: list[Json], names: list[str]) -> list[str]:
-    for measure in ("accuracy", "test loss"):
-        if all(one.get(measure) for one in lines):
-            last = [one[measure]["mean"][-1] for one in lines]
-            return [
-                f"Mean test {measure.removeprefix('test ')}: {last[0]:.3f} in {names[0]}, {last[1]:.3f} in {names[1]}."
-            ]
-    return ["Their models cannot be compared: at least one of the two was never evaluated."]
+def _models(runs: list[Run], names: list[str]) -> tuple[str, list[Json]]:
+    """How good the models became: a sentence, and a chart of each measure that both runs have."""
+    both = [curves(run.metrics) or {} for run in runs]
+    measured = [measure for measure in ("accuracy", "test loss") if all(one.get(measure) for one in both)]
+    if not measured:
+        return "Their models cannot be compared: at least one of the two was never evaluated.", []
+    charts = []
+    for measure in measured:
+        title = f"Mean test {measure.removeprefix('test ')}"
+        traces = [
+            line(one[measure]["rounds"], one[measure]["mean"], name, colour)
+            for one, name, colour in zip(both, names, COLOURS, strict=True)
+        ]
+        charts.append(chart(title, traces, f"{title} of both runs.", xaxis=axis("round"), yaxis=axis(measure)))
+    last = [f"{one[measured[0]]['mean'][-1]:.3f} in {name}" for one, name in zip(both, names, strict=True)]
+    return f"{charts[0]['title']}: {', '.join(last)}.", charts
 
 
 def _different_data(runs: list[Run]) -> list[str]:
@@ -112,29 +114,16 @@ def _other_batches(runs: list[Run]) -> list[str]:
 
 def _settings(runs: list[Run], names: list[str]) -> str:
     one, two = ({**to_json(run.config), "saved": None} for run in runs)  # a digest says nothing to a reader
-    different = [
-        f"{key.replace('_', '-')} ({_text(one[key])}, {_text(two[key])})" for key in one if one[key] != two[key]
-    ]
-    if not different:
+    keys = [key for key in one if one[key] != two[key]]
+    if not keys:
         return "Their settings are the same."
+    different = [f"{key.replace('_', '-')} ({_text(one[key])}, {_text(two[key])})" for key in keys]
     seeds = SEEDS if one["seed"] != two["seed"] else ""
     return f"Settings that differ ({names[0]}, {names[1]}): {'; '.join(different)}.{seeds}"
 
 
 def _text(value: object) -> str:
     return " ".join(map(str, value)) or "none" if isinstance(value, (list, tuple)) else str(value)
-
-
-def _curves(lines: list[Json], names: list[str]) -> list[Json]:
-    charts = []
-    for measure, title in (("accuracy", "Mean test accuracy"), ("test loss", "Mean test loss")):
-        if all(one.get(measure) for one in lines):
-            traces = [
-                line(one[measure]["rounds"], one[measure]["mean"], name, colour)
-                for one, name, colour in zip(lines, names, COLOURS, strict=True)
-            ]
-            charts.append(chart(title, traces, f"{title} of both runs.", xaxis=axis("round"), yaxis=axis(measure)))
-    return charts
 
 
 def _influence(runs: list[Run], names: list[str]) -> Json:
@@ -149,13 +138,12 @@ def _influence(runs: list[Run], names: list[str]) -> Json:
     totals = [one.summary.participants[kind] for one in both]
     bounds = [one.summary.bounds[kind] for one in both]
     clear = (bounds[0].high < bounds[1].low) | (bounds[1].high < bounds[0].low)
-    changed = np.flatnonzero(clear).tolist()
-    who = numbered(changed) if changed else "nobody"
-    cells = [
-        [(short([total[k]])[0], interval_text(ends, k)) for total, ends in zip(totals, bounds, strict=True)]
-        for k in range(len(clear))
-    ]
-    rows = [[k, *one, *two, "clear" if clear[k] else ""] for k, (one, two) in enumerate(cells)]
+    who = numbered(np.flatnonzero(clear).tolist()) if clear.any() else "nobody"
+    one, two = (
+        [(value, interval_text(ends, k)) for k, value in enumerate(short(total))]
+        for total, ends in zip(totals, bounds, strict=True)
+    )
+    rows = [[k, *one[k], *two[k], "clear" if clear[k] else ""] for k in range(len(clear))]
     columns = ["participant", *(text for name in names for text in (name, "95 % interval")), "difference"]
     drawn = _totals(totals, bounds, runs[0].injected | runs[1].injected, names, kind)
     findings = [f"Influence by {kind} clearly differs for {who}."]
@@ -187,6 +175,6 @@ def _totals(
         for total, one, name, colour in zip(totals, bounds, names, COLOURS, strict=True)
     ]  # fmt: skip
     who = participants(len(totals[0]), injected, autorange="reversed")
-    return chart(f"Influence of each participant ({kind})", traces, "Totals of both runs.", "Lines are 95 % intervals.",
-                 height=max(320, 26 * len(totals[0]) + 90), xaxis=axis(LOSS),
-                 yaxis=who)  # fmt: skip
+    look = {"height": max(320, 26 * len(totals[0]) + 90), "xaxis": axis(LOSS), "yaxis": who}
+    title = f"Influence of each participant ({kind})"
+    return chart(title, traces, "Totals of both runs.", "Lines are 95 % intervals.", **look)

@@ -46,29 +46,25 @@ def read(
     for name in in_order(names, [INFLUENCE, WHOLE_RUN], str):
         try:
             tables = [folder / name for folder in folders if parts(folder / name)]
-            if not tables:
-                continue
-            if any(read_note(table).get("run") != run for table in tables):
-                raise ValueError("it belongs to another run.")
             for table in tables:
-                _check_complete(table)
-            rows = _with_short_names(concatenate(map(read_table, tables)))
-            change, note = read_training_change(tables[0]), read_note(tables[0])
-            summary = summarise(rows, nodes, metrics, injected, change, sees_scale, note)
-            read.append(Influences(name, rows, summary, note))
+                _check(table, run)
+            if tables:
+                rows = concatenate(map(read_table, tables))
+                kind = np.where(rows.kind == "whole-run at 1", "whole-run", rows.kind).astype(object)
+                change, note, rows = read_training_change(tables[0]), read_note(tables[0]), replace(rows, kind=kind)
+                summary = summarise(rows, nodes, metrics, injected, change, sees_scale, note)
+                read.append(Influences(name, rows, summary, note))
         except (ValueError, OSError) as error:
             notes.append(f"The influence in {name} is not shown: {error}")
     return sorted(read, key=lambda one: not one.summary.matrix)
 
 
-def _with_short_names(rows: Table) -> Table:
-    """The rows, with whole-run influence at weight 1 called just "whole-run"."""
-    return replace(rows, kind=np.where(rows.kind == "whole-run at 1", "whole-run", rows.kind).astype(object))
-
-
-def _check_complete(folder: Path) -> None:
-    """Raise ValueError if whole-run influence is not about the final models, or lacks rounds."""
-    length, scored = length_in(read_note(folder)), len(parts(folder))
+def _check(folder: Path, run: str) -> None:
+    """Raise ValueError if a table is of another run, or if it is not about the final models or lacks rounds."""
+    note, scored = read_note(folder), len(parts(folder))
+    if note.get("run") != run:
+        raise ValueError("it belongs to another run.")
+    length = length_in(note)
     check_length(folder.parent, length)
     if length is not None and scored < length:
         raise ValueError(f"it was stopped at {scored} of {length} rounds. Repeat the command to finish.")
@@ -90,17 +86,19 @@ def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
     """
     if not read:
         return None
-    name, summary = read[0].name, read[0].summary
-    final = next((one for one in read if one.summary.whole_run), None)
-    tables = [one for one in (final, read[0]) if one is not None]
-    tables = tables[: 1 if final is read[0] else 2]
+    summary = read[0].summary
+    final = [] if summary.whole_run else [one for one in read if one.summary.whole_run][:1]
+    tables = [*final, read[0]]
     cascades, scored = dict[str, Json](), dict[str, Json]()
     for one in tables:
         ours, rounds = _cascades(one.table, one.summary, shown, ENTRIES // len(tables))
         cascades |= ours
-        scored |= {kind: _scored(one.summary, kind, rounds) for kind in ours}
+        about = {"rounds": rounds, "summed": len(one.summary.rounds)}
+        factor = plain(half_width(len(one.summary.rounds), len(rounds)))
+        hops = {kind: len(one.summary.by_hop.get(kind, [0])) - 1 for kind in ours}
+        scored |= {kind: {**about, "hops": hops[kind], "half width": factor} for kind in ours}
     return {
-        "folder": name,
+        "folder": read[0].name,
         "kinds": list(summary.updates),
         "rounds": rounds,
         "all rounds": list(summary.rounds),
@@ -113,12 +111,6 @@ def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
         "points": _points(summary),
         "tests": plain([one._asdict() for one in summary.test_results]),
     }
-
-
-def _scored(summary: InfluenceSummary, kind: str, rounds: Sequence[int]) -> Json:
-    factor = half_width(len(summary.rounds), len(rounds))
-    hops = len(summary.by_hop.get(kind, [0])) - 1
-    return {"rounds": rounds, "summed": len(summary.rounds), "hops": hops, "half width": plain(factor)}
 
 
 def _cascades(

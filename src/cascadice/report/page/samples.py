@@ -27,17 +27,12 @@ LABELS = 3  # most wrong labels of a sample
 
 
 def samples(
-    config: Config,
-    summaries: Sequence[InfluenceSummary],
-    notes: list[str],
-    folder: Path | None = None,
-    home: Path | None = None,
+    config: Config, summaries: list[InfluenceSummary], notes: list[str], home: Path, whole: bool
 ) -> Json | None:
     """The samples that clearly helped and harmed, by the most trusted estimator that scored samples.
 
-    If there are none, or the order means little for another reason, those with the lowest and the highest scores.
-    The rounds recorded in `folder` tell which labels injected faults put in place of the true ones; `home` may hold
-    the data.
+    If there are none, or the order means little for another reason, those with the lowest and the highest scores. If
+    `home` has the rounds of the `whole` run, these tell which labels injected faults put in place of the true ones.
     """
     summary = next((one for one in summaries if one.samples), None)
     if summary is None:
@@ -45,14 +40,14 @@ def samples(
     kind, scores = next(iter(summary.samples.items()))
     data = None
     try:
-        data = _load(home or Path(), config)
+        data = _load(home, config)
     except (ValueError, OSError) as error:
         notes.append(f"Samples are shown without pictures: {error}")
     doubt, became = caution(summary), None
     sides = [[one for one in scores if one.value < 0], [one for one in scores[::-1] if one.value > 0]]
     low, high = (side[:MOST] for side in (sides if doubt else clear_samples(scores)))
     try:
-        became = _became(config, data, [*low, *high], folder, summary.rounds) if data and folder else None
+        became = _became(config, data, [*low, *high], home, summary.rounds) if data and whole else None
     except (ValueError, OSError) as error:
         notes.append(f"Samples are shown without the labels they were trained with: {error}")
     return {

@@ -4,7 +4,8 @@ Results of other commands (`NAME/NAME.json` in the run's folder) follow those li
 """
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +37,18 @@ INFLUENCES = {  # what only the page itself shows
     "influence": Section("Whose data helped whom?", COMMAND),
     "samples": Section("Which samples helped and harmed?", OF_SAMPLES),
 }
-NOT_RECORDED = "Its rounds were not recorded: train it again with --record all, then ask whose data helped whom"
+NOT_RECORDED = Section(
+    "Its rounds were not recorded: train it again with --record all, then ask whose data helped whom",
+    "cascadice run {run} --record all --out {again} && " + COMMAND.replace("{run}", "{again}"),
+)
 
 
 def read_sections(folders: Sequence[Path], run: str, notes: list[str]) -> list[Json]:
-    """The sections of the run with fingerprint `run`; `notes` names what cannot be shown.
-
-    What several processes wrote is put together.
-    """
+    """The sections of a run, of what all its processes wrote; `notes` names what cannot be shown."""
     paths = [path for folder in folders for path in sorted(folder.glob("*/*.json")) if path.stem == path.parent.name]
     names = in_order({path.stem for path in paths} - {INFLUENCE}, list(SECTIONS), str)
-    return [
-        section
-        for name in names
-        if (section := _read_section(name, [path for path in paths if path.stem == name], run, notes))
-    ]
+    read = (_read_section(name, [path for path in paths if path.stem == name], run, notes) for name in names)
+    return [section for section in read if section]
 
 
 def _read_section(name: str, paths: Sequence[Path], run: str, notes: list[str]) -> Json | None:
@@ -83,10 +81,8 @@ def together(name: str, parts: Sequence[Json]) -> Json:
     try:
         whole = SHOWN[name].merge(parts) if name in SHOWN else merge_same(parts)
     except (KeyError, IndexError, AttributeError) as error:
-        wrong = f"{type(error).__name__} {error}"
-        raise ValueError(
-            f"those of all processes cannot be put together: {wrong}. Ask them again, with --overwrite."
-        ) from None
+        wrong = f"those of all processes cannot be put together: {type(error).__name__} {error}"
+        raise ValueError(f"{wrong}. Ask them again, with --overwrite.") from None
     return {**whole, "figure": None}  # it is of one process
 
 
@@ -95,45 +91,39 @@ def audited(results: Json, folder: Path) -> list[str]:
     section = SHOWN.get(folder.name)
     if section is None:
         return []
+    length = None
+    with suppress(KeyError, TypeError, AttributeError):  # written by another version
+        length = section.run_length(results)
     try:
-        check_length(folder.parent, _length(section, results), section.redo)
+        check_length(folder.parent, length if isinstance(length, int) else None, section.redo)
         return section.audit(results, folder)
     except (KeyError, IndexError, AttributeError, OSError) as error:
         raise ValueError(f"it cannot be checked: {type(error).__name__} {error}.") from None
 
 
-def _length(section: Section, results: Json) -> int | None:
-    """How many rounds the run had when these results were computed, if they say so."""
-    try:
-        length = section.run_length(results)
-    except (KeyError, TypeError, AttributeError):  # written by another version
-        return None
-    return length if isinstance(length, int) else None
-
-
 def build_section(results: Json, folder: Path) -> Json:
-    """Make a section from the JSON that a command wrote into this folder, beside its figure.
-
-    `flagged` lists the participants to mark in the network; None if the application flags nobody.
-    """
-    columns, rows = _table(results, folder.name)
-    drawn, shown = _charts(results, folder.name), [rows[place] for place in evenly(len(rows), ROWS)]
+    """Make a section from the JSON that a command wrote into this folder, beside its figure."""
+    section = SHOWN.get(folder.name)
+    columns, rows = _table(results, section)
+    shown, drawn = [rows[place] for place in evenly(len(rows), ROWS)], None
+    with suppress(KeyError, IndexError, ValueError, TypeError, AttributeError):  # of another version
+        drawn = section.charts(results) if section else None
     return {
         "name": folder.name,
         "title": str(results.get("title", folder.name)),
-        "lead": SHOWN[folder.name].lead if folder.name in SHOWN else "",
+        "lead": section.lead if section else "",
         "findings": [str(sentence) for sentence in results.get("findings", ())],
         "columns": [str(column) for column in columns],
         "rows": [[plain(cell) if isinstance(cell, PLAIN) else str(cell) for cell in row] for row in shown],
         "count": len(rows),
-        "flagged": _flagged(results.get("votes")) if folder.name == "detect" else None,
+        "flagged": _flagged(results.get("votes")) if folder.name == "detect" else None,  # to be marked
         "charts": drawn or [],
         "picture": _picture(folder, results.get("figure")) if drawn is None else None,
         "points": str(results.get("points") or ""),
     }
 
 
-def _table(results: Json, name: str) -> tuple[list[Any], list[list[Any]]]:
+def _table(results: Json, section: Section | None) -> tuple[list[Any], list[list[Any]]]:
     """The columns and rows that the page shows."""
     table = results.get("table")
     if not isinstance(table, dict):
@@ -141,7 +131,7 @@ def _table(results: Json, name: str) -> tuple[list[Any], list[list[Any]]]:
     columns, rows = table.get("columns"), table.get("rows")
     if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise ValueError("its table must have a list of columns and a list of rows.")
-    shown = SHOWN[name].table(table) if name in SHOWN else table
+    shown = section.table(table) if section else table
     return shown["columns"], shown["rows"]
 
 
@@ -169,14 +159,6 @@ def explain_points(sections: Sequence[Json]) -> None:
         )
 
 
-def _charts(results: Json, name: str) -> list[Json] | None:
-    """The charts of an application; None if the results lack what they show, as results of other versions may."""
-    try:
-        return SHOWN[name].charts(results) if name in SHOWN else None
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError):
-        return None
-
-
 def _flagged(votes: Any) -> list[int]:
     """Participants flagged in the last round; `votes` is the share of receivers that flag each, round by round."""
     last = votes[-1] if isinstance(votes, list) and votes else []
@@ -193,38 +175,25 @@ def _picture(folder: Path, name: Any) -> str | None:
 
 
 def commands(
-    folder: Path, recorded: bool, shown: Collection[str], playable: bool = True, own: Sequence[str] = ()
+    folder: Path, recorded: bool, shown: Collection[str], playable: bool, own: Sequence[str], processes: int
 ) -> list[Json]:
     """Commands that would add what the page does not show yet; a run without recorded rounds must be trained again.
 
-    Without recorded rounds, only `whole-run` and `reward` can be computed, and only if the run can be played again
-    (`playable`). `own` names what other processes cannot rebuild from the saved settings: "model", "loss".
+    Without them, only what trains again can be computed, and only if the run can be played again (`playable`). `own`
+    names what other processes cannot rebuild from the saved settings: "model", "loss".
     """
-    run, samples = shlex.quote(str(folder)), shlex.quote(str(folder / "samples"))
-    if not recorded:
-        again = shlex.quote(f"{folder}-recorded")
-        text = f"cascadice run {run} --record all --out {again} && {COMMAND.format(run=again)}"
-        rounds = [] if "influence" in shown else [{"name": "influence", "what": NOT_RECORDED, "command": text}]
-        without = {"whole-run": INFLUENCES["whole-run"], "reward": SECTIONS["reward"]} if playable else {}
-        return _offers(without, run, samples, shown) + rounds
-    flags = "".join(f" --{what} package.module:name" for what in own)
-    return [{**one, "command": one["command"] + flags} for one in _offers(INFLUENCES | SECTIONS, run, samples, shown)]
-
-
-def commands_of_processes(
-    folder: Path, processes: int, recorded: bool, shown: Collection[str], playable: bool
-) -> list[Json]:
-    """The same for a run of several processes; it cannot be played again if one of them has gaps."""
-    offers = {"whole-run": INFLUENCES["whole-run"]} if playable else {}
-    if recorded:
+    again = ("whole-run", "reward") if processes == 1 else ("whole-run",)
+    offers = {name: (INFLUENCES | SECTIONS)[name] for name in again if playable}
+    if processes > 1 and recorded:
         offers |= {"influence": Section(INFLUENCES["influence"].question, OF_PROCESSES), "detect": SECTIONS["detect"]}
-    texts = _offers(offers, shlex.quote(str(folder)), "", shown)
-    return [{**text, "command": text["command"].replace("cascadice", launcher(processes), 1)} for text in texts]
-
-
-def _offers(offers: Mapping[str, Section], run: str, samples: str, shown: Collection[str]) -> list[Json]:
+    elif processes == 1:
+        offers = INFLUENCES | SECTIONS if recorded else offers | {"influence": NOT_RECORDED}
+    places = {"run": folder, "samples": folder / "samples", "again": f"{folder}-recorded"}
+    quoted = {name: shlex.quote(str(place)) for name, place in places.items()}
+    flags = "".join(f" --{what} package.module:name" for what in own if recorded)
+    texts = {name: offer.command.format(**quoted) + flags for name, offer in offers.items() if name not in shown}
+    start = launcher(processes)
     return [
-        {"name": name, "what": offer.question, "command": offer.command.format(run=run, samples=samples)}
-        for name, offer in offers.items()
-        if name not in shown
+        {"name": name, "what": offers[name].question, "command": text.replace("cascadice", start, 1)}
+        for name, text in texts.items()
     ]

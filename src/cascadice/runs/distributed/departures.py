@@ -18,21 +18,15 @@ from cascadice.topology import Schedule
 
 DEPARTURES, FORMAT = "departures.json", "cascadice-departures-1"
 
-Row = tuple[int, int, list[tuple[int, float]]]
-"""A round, a receiver, and the sources that it really heard in that round with their weights."""
+Row = tuple[int, int, list[tuple[int, float]]]  # a round, a receiver, the sources it really heard, their weights
 
 
 @dataclass
 class Departures:
-    """How one process departed from the schedule.
+    """How one process departed from the schedule."""
 
-    Attributes:
-        rows: Rows of W of its own participants, in the rounds in which messages were missing.
-        away: Rounds that it did not record: it was away, or died before the next checkpoint.
-    """
-
-    rows: list[Row] = field(default_factory=list)
-    away: list[int] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)  # of W, of its own participants, in rounds that lacked messages
+    away: list[int] = field(default_factory=list)  # rounds not recorded: it was away, or died before a checkpoint
 
     def before(self, t: int) -> "Departures":
         """The departures before round t."""

@@ -19,12 +19,7 @@ from cascadice.runs.round_metrics import RoundMetrics
 
 
 def places_of(run: Folder) -> list[Path]:
-    """The folder of a run, or the folders of its processes; none if there is no run.
-
-    Example:
-        >>> places_of("runs/on-four")  # doctest: +SKIP
-        [PosixPath('runs/on-four/rank-000'), PosixPath('runs/on-four/rank-001')]
-    """
+    """The folder of a run, or the folders of its processes; none if there is no run."""
     folder = Path(run)
     if (folder / CONFIG).exists():
         return [folder]
@@ -39,11 +34,17 @@ def mixed_up(places: Sequence[Path]) -> str:
 def gathered_manifest(places: Sequence[Path]) -> dict[str, Any]:
     """The manifest of the first process, with the progress of all of them."""
     manifests = [read_manifest(place) for place in places]
-    statuses = dict.fromkeys(str(status_of(*each)) for each in zip(places, manifests, strict=True))
+    statuses = [status_of(*each) for each in zip(places, manifests, strict=True)]
     if len(places) == 1:
-        return manifests[0] | ({"status": status_of(places[0], manifests[0])} if manifests[0] else {})
+        return manifests[0] | ({"status": statuses[0]} if manifests[0] else {})
     rounds, seconds = ([each.get(name, 0) for each in manifests] for name in ("rounds", "seconds"))
-    return manifests[0] | {"status": ", ".join(statuses), "rounds": min(rounds), "seconds": max(seconds)}
+    status = ", ".join(dict.fromkeys(map(str, statuses)))
+    return manifests[0] | {"status": status, "rounds": min(rounds), "seconds": max(seconds)}
+
+
+def members_of(place: Path) -> Any:
+    """The participants of the process that wrote a folder; None if it was the only one."""
+    return (read_manifest(place).get("process") or {}).get("members")
 
 
 def gathered_metrics(places: Sequence[Path], nodes: int) -> list[RoundMetrics]:
@@ -51,36 +52,27 @@ def gathered_metrics(places: Sequence[Path], nodes: int) -> list[RoundMetrics]:
 
     No process knows the consensus distance, which is NaN.
     """
-    members: list[Any] = [(read_manifest(place).get("process") or {}).get("members") for place in places]
+    members = [members_of(place) for place in places]
     each = [store.read_metrics(place) for place in places]
     if members == [None]:
         return each[0]
+    whole = dict[int, RoundMetrics]()
     for place, own, metrics in zip(places, members, each, strict=True):
         known = isinstance(own, list) and all(isinstance(k, int) and 0 <= k < nodes for k in own)
         if not known or any(len(one.train_loss) != len(own) for one in metrics[:1]):
             raise ValueError(
                 f"{place / MANIFEST} must name the participants that {store.METRICS} has, below {nodes}; found {own!r}."
             )
-    by_round = [{one.t: one for one in metrics} for metrics in each]
-    return [
-        _together(t, [(own, rows[t]) for own, rows in zip(members, by_round, strict=True) if t in rows], nodes)
-        for t in sorted(set[int]().union(*by_round))
-    ]
+        for one in metrics:
+            of_all = whole.get(one.t) or RoundMetrics(one.t, _unknown(nodes), _unknown(), None, None)
+            of_all.train_loss[own] = one.train_loss.double()
+            if one.test is not None:
+                test = of_all.test or Metrics(_unknown(nodes), _unknown(nodes))
+                test.loss[own], test.accuracy[own] = one.test.loss.double(), one.test.accuracy.double()
+                of_all = of_all._replace(test=test)
+            whole[one.t] = of_all
+    return [whole[t] for t in sorted(whole)]
 
 
-def _together(t: int, found: Sequence[tuple[list[int], RoundMetrics]], nodes: int) -> RoundMetrics:
-    """The metrics of all participants in round t, from what each process measured of its members."""
-    tested = [(own, one.test) for own, one in found if one.test is not None]
-    test = Metrics(
-        _spread([(own, one.loss) for own, one in tested], nodes),
-        _spread([(own, one.accuracy) for own, one in tested], nodes),
-    )
-    loss = _spread([(own, one.train_loss) for own, one in found], nodes)
-    return RoundMetrics(t, loss, torch.tensor(torch.nan, dtype=torch.float64), test if tested else None, None)
-
-
-def _spread(rows: Sequence[tuple[list[int], Tensor]], nodes: int) -> Tensor:
-    values = torch.full((nodes,), torch.nan, dtype=torch.float64)
-    for own, row in rows:
-        values[torch.tensor(own)] = row.double()
-    return values
+def _unknown(*shape: int) -> Tensor:
+    return torch.full(shape, torch.nan, dtype=torch.float64)

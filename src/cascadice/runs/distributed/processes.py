@@ -48,35 +48,20 @@ POLICIES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class World:
-    """All processes of a run, from the point of view of one.
+    """All processes of a run, from the point of view of one."""
 
-    Attributes:
-        rank: The number of this process.
-        size: How many there are.
-        group: Sends and receives tensors; None if processes may come and go.
-        store: Holds what processes tell one another.
-        timeout: Seconds to wait for the others.
-        policy: What happens when one is missing, a name of `POLICIES`.
-        patience: Seconds to wait for the messages of a round (None: 2 with "carry-on", else `timeout`).
-        interface: The network interface to talk over.
-        again: Whether any process (with "carry-on", this one) was started before.
-        begun: Whether all processes (with "carry-on", this one) had begun to write the run then.
-        lasting: The part of the store that survives a restart of the processes.
-        tells_samples: Whether it tells the others the scores of its strongest samples.
-    """
-
-    rank: int
+    rank: int  # the number of this process
     size: int
-    group: Any
-    store: Any
-    timeout: float = TIMEOUT
-    policy: str = "stop"
-    patience: float | None = None
-    interface: str = LOOPBACK
-    again: bool = False
-    begun: bool = False
-    lasting: Any = None
-    tells_samples: bool = False
+    group: Any  # sends and receives tensors; None if processes may come and go
+    store: Any  # holds what processes tell one another
+    timeout: float = TIMEOUT  # seconds to wait for the others
+    policy: str = "stop"  # what happens when one is missing
+    patience: float | None = None  # seconds to wait for the messages of a round; None: 2 with carry-on, else `timeout`
+    interface: str = LOOPBACK  # the network interface to talk over
+    again: bool = False  # any process (with carry-on, this one) was started before
+    begun: bool = False  # and all processes (with carry-on, this one) had begun to write the run then
+    lasting: Any = None  # the part of the store that survives a restart of the processes
+    tells_samples: bool = False  # it tells the others the scores of its strongest samples
     _told: Iterator[int] = field(default_factory=count)
 
     @property
@@ -103,9 +88,10 @@ class World:
         if self.alone:
             yield None
             return
-        group: Any = Pairs(self.store, self.rank, self.interface) if self.carries_on else self.group
-        patience = self.patience or (None if self.carries_on else self.timeout)
-        policy = CARRY_ON if self.carries_on else "stop"
+        if self.carries_on:
+            group, policy, patience = Pairs(self.store, self.rank, self.interface), CARRY_ON, self.patience
+        else:
+            group, policy, patience = self.group, "stop", self.patience or self.timeout
         messages = Messages(network, split(network.whole, self.size), self.rank, group, policy, patience)
         try:
             yield messages
@@ -115,12 +101,9 @@ class World:
         messages.post.close()
 
     def tell(self, value: Any) -> list[Any]:
-        """Send a JSON value to all processes, and return the values of all, in order of rank.
+        """Send a JSON value to all processes, which must call this equally often; return all values, by rank.
 
-        All processes must call it equally often.
-
-        Raises:
-            ConnectionError: If a process does not answer in time, or has failed.
+        Raises ConnectionError if a process does not answer in time, or has failed.
         """
         if self.alone:
             return [value]
@@ -153,16 +136,9 @@ class World:
         return tuple(map(sum, zip(*self.tell(list(values)), strict=True)))
 
     def agree(self, facts: Mapping[str, Any]) -> None:
-        """Check that all processes agree on these facts.
-
-        Raises:
-            ValueError: If one differs; the message names it and the process.
-        """
-        if found := difference(self.tell(dict(facts))):
-            raise ValueError(
-                f"all processes must agree; {found.name} is {found.here!r} in process {found.rank}, "
-                f"{found.first!r} in process 0. Start them all alike."
-            )
+        """Raise ValueError unless all processes agree on these facts."""
+        if found := difference(self.tell(dict(facts)), [f"process {rank}" for rank in range(self.size)]):
+            raise ValueError(f"all processes must agree; {found}. Start them all alike.")
 
     def begin(self) -> None:
         """Note that this process has started to write the run: if it is started again, it resumes."""
@@ -179,10 +155,8 @@ class World:
         """Leave: if this process hosts the store, wait for the others first."""
         with suppress(RuntimeError):
             self.store.set(f"left/{self.rank}", b"")
-            end = time.monotonic() + min(self.timeout, 10.0)
-            while self.rank == 0 and time.monotonic() < end:
-                if self.store.check([f"left/{rank}" for rank in range(self.size)]):
-                    return
+            end, everybody = time.monotonic() + min(self.timeout, 10.0), [f"left/{rank}" for rank in range(self.size)]
+            while self.rank == 0 and time.monotonic() < end and not self.store.check(everybody):
                 time.sleep(PAUSE)
 
 
@@ -206,26 +180,12 @@ def joined(
 ) -> Iterator[World]:  # fmt: skip
     """Join the processes that torchrun started, inside this block; yields `ONE_PROCESS` if it did not start this one.
 
-    Args:
-        interface: The network interface to talk over (None: $GLOO_SOCKET_IFNAME, or the loopback interface).
-        timeout: Seconds to wait for other processes (None: 60).
-        policy: What happens when one is missing (None: "stop"); see `POLICIES`.
-        patience: Seconds to wait for the messages of a round (None: 2 with "carry-on", else `timeout`).
-        tell_samples: Whether each tells the others the scores of its strongest samples, for process 0 to print.
-
-    Raises:
-        ValueError: If processes have different versions, or torchrun's variables make no sense.
-        ConnectionError: If the others cannot be reached in time.
-
-    Example:
-        >>> with joined() as world:
-        ...     print(f"process {world.rank} of {world.size}")
-        process 0 of 1
+    The arguments are those of `World`; without an interface, $GLOO_SOCKET_IFNAME or the loopback interface is used.
+    Raises ValueError if versions differ or torchrun's variables make no sense, ConnectionError if others are missing.
     """
     if not started():
         given = {"interface": interface, "timeout": timeout, "policy": policy, "patience": patience}
-        given |= {"tell-samples": tell_samples or None}
-        if flags := [f"--{name}" for name, value in given.items() if value is not None]:
+        if flags := [f"--{name}" for name in given if given[name] is not None] + ["--tell-samples"] * tell_samples:
             raise ValueError(f"{', '.join(flags)}: only for processes that torchrun started. Leave it out.")
         yield ONE_PROCESS
         return
@@ -263,14 +223,13 @@ def _joined(
     store = connect(os.environ["MASTER_ADDR"], port, rank, size, timeout)
     lasting = dist.PrefixStore("cascadice/lasting", store)
     with store_that_answers():
-        arrival = arrive(lasting, rank, size, timeout, policy, policy == CARRY_ON)
-    if arrival.again and policy == "stop":
+        start, again, begun = arrive(lasting, rank, size, timeout, policy, policy == CARRY_ON)
+    if again and policy == "stop":
         raise ValueError(
             "processes were started again, or two have the same RANK, and the policy is to stop. Use --policy restart "
             "to continue from the last checkpoint, or leave out --max-restarts."
         )
     # a process that is started again must not find the addresses of those that died
-    home = dist.PrefixStore(f"cascadice/{arrival.name}", store)
+    home = dist.PrefixStore(f"cascadice/{start}", store)
     group = None if policy == CARRY_ON else make_group(home, rank, size, name, timeout)
-    more = (policy, patience, name, arrival.again, arrival.begun, lasting, tells_samples)
-    return World(rank, size, group, home, timeout, *more)
+    return World(rank, size, group, home, timeout, policy, patience, name, again, begun, lasting, tells_samples)

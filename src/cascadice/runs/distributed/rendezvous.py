@@ -5,11 +5,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import product
-from queue import Empty, Queue
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch.distributed
 
@@ -21,29 +21,13 @@ PAUSE = 0.01  # seconds between looks at the store
 SETTLING = 1.0  # seconds in which others notice that they disagree with process 0
 
 
-class Arrival(NamedTuple):
-    """The result of the rendezvous.
+def arrive(lasting: Any, rank: int, size: int, timeout: float, policy: str, alone: bool) -> tuple[str, bool, bool]:
+    """Meet the others; return a name of this start, whether any was started before, and whether all had begun to write.
 
-    Attributes:
-        name: Names this start: the same in all processes, and different each time.
-        again: Whether any process was started before; if the others carry on without it, whether this one was.
-        begun: Whether all had begun to write the run; if the others carry on without it, whether this one had.
-    """
-
-    name: str
-    again: bool
-    begun: bool
-
-
-def arrive(lasting: Any, rank: int, size: int, timeout: float, policy: str, alone: bool) -> Arrival:
-    """Meet the other processes; if `alone`, do not wait for them to come again: they may have been training for long.
-
-    Each process counts how often it was started. Once all have read the same counts, these name this start. The number
-    of restarts that torchrun reports would not do, because each machine counts it separately.
-
-    Raises:
-        ValueError: If processes have different policies, or were told different numbers of processes.
-        ConnectionError: If one does not arrive in time.
+    If `alone`, do not wait for them to come again, because they may have been training for long: the answers are then
+    about this process. Each process counts how often it was started. Once all have read the same counts, these name
+    this start. The number of restarts that torchrun reports would not do, because each machine counts it separately.
+    Raises ValueError if they were told different things, ConnectionError if one does not arrive in time.
     """
     told = {"--policy": policy, "WORLD_SIZE": str(size)}
     for name, value in told.items():
@@ -63,7 +47,7 @@ def arrive(lasting: Any, rank: int, size: int, timeout: float, policy: str, alon
             raise ConnectionError(f"process {missing} did not arrive within {timeout:g} s. Was it started?")
         time.sleep(PAUSE)
     begun = [lasting.check([begun_key(each)]) for each in everybody]
-    return Arrival("all", came > 1, begun[rank]) if alone else Arrival(name, max(counts) > 1, all(begun))
+    return ("all", came > 1, begun[rank]) if alone else (name, max(counts) > 1, all(begun))
 
 
 def begun_key(rank: int) -> str:
@@ -117,22 +101,19 @@ def connect(host: str, port: int, rank: int, size: int, timeout: float) -> Any:
 
 def _in_time(make: Callable[[], Any], end: float) -> Any:
     """The result of `make` if it returns before `end`: a store would wait forever for a server that is not one."""
-    made: Queue[Any] = Queue()
+    made: Future[Any] = Future()
 
     def work() -> None:
         try:
-            made.put(make())
+            made.set_result(make())
         except Exception as error:
-            made.put(error)
+            made.set_exception(error)
 
-    threading.Thread(target=work, daemon=True).start()
+    threading.Thread(target=work, daemon=True).start()  # not an executor's, which the end of the program waits for
     try:
-        found = made.get(timeout=max(0.1, end - time.monotonic()))
-    except Empty:
+        return made.result(max(0.1, end - time.monotonic()))
+    except TimeoutError:
         raise ConnectionError("something listens there, but it is not a torchrun store") from None
-    if isinstance(found, Exception):
-        raise found
-    return found
 
 
 def _listening(host: str, port: int) -> int:

@@ -5,10 +5,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice import seeds
@@ -28,39 +28,26 @@ PROBED, SPREAD = 8, 0.1  # samples for which outputs are compared, and the size 
 Facts = dict[str, Any]
 
 
-class Difference(NamedTuple):
-    """A fact in which a process differs from process 0."""
-
-    name: str
-    rank: int
-    here: Any
-    first: Any
-
-
-def difference(told: Sequence[Mapping[str, Any]]) -> Difference | None:
-    """The first process, in order of rank, whose facts differ from those of process 0; None if all agree."""
+def difference(told: Sequence[Mapping[str, Any]], places: Sequence[str]) -> str:
+    """The first fact in which one of these places, in their order, differs from the first; "" if all agree."""
     first = told[0]
-    pairs = ((rank, name) for rank, facts in enumerate(told) for name in (*first, *facts))
-    differing = ((rank, name) for rank, name in pairs if first.get(name) != told[rank].get(name))
-    return next((Difference(name, rank, told[rank].get(name), first.get(name)) for rank, name in differing), None)
+    for place, facts in zip(places, told, strict=True):
+        for name in (*first, *facts):
+            if facts.get(name) != first.get(name):
+                return f"{name} is {facts.get(name)!r} in {place}, {first.get(name)!r} in {places[0]}"
+    return ""
 
 
 def not_one_run(folders: Sequence[str], told: Sequence[Facts]) -> str:
     """A message that these folders hold different runs, given the `facts_of_run` of each; "" if they hold one run."""
     known = next((facts[RUN_ID] for facts in told if facts.get(RUN_ID)), None)  # earlier versions wrote none
-    found = difference([facts | {RUN_ID: facts.get(RUN_ID) or known} for facts in told])
-    if found is None:
-        return ""
-    return (
-        f"all processes must have folders of one run; {found.name} is {found.here!r} in {folders[found.rank]}, "
-        f"{found.first!r} in {folders[0]}. Put back the folder of the same run."
-    )
+    found = difference([facts | {RUN_ID: facts.get(RUN_ID) or known} for facts in told], folders)
+    return f"all processes must have folders of one run; {found}. Put back the folder of the same run." if found else ""
 
 
 def facts_of_settings(config: Config) -> Facts:
     """The settings that all processes must share, and the content of the mixing file."""
-    settings = {name: value for name, value in to_json(config).items() if name not in MAY_DIFFER}
-    return settings | _mixing(config)
+    return _shared(to_json(config), config)
 
 
 def facts_of_question(question: Question) -> Facts:
@@ -71,28 +58,24 @@ def facts_of_question(question: Question) -> Facts:
 def facts_of_run(folder: Path, config: Config) -> Facts:
     """Facts that the folders of all processes of a run share; not the length, which differs until all have resumed."""
     manifest = read_manifest(folder)
-    settings = {name: value for name, value in determining(config).items() if name not in MAY_DIFFER}
     process = manifest.get("process")
     count = process.get("of") if isinstance(process, dict) else 1
     facts = {"the number of processes": count, "the digest of the data": manifest.get(DATA)}
-    return settings | _mixing(config) | facts | {RUN_ID: manifest.get(RUN_ID)}
+    return _shared(determining(config), config) | facts | {RUN_ID: manifest.get(RUN_ID)}
 
 
-def _mixing(config: Config) -> Facts:
-    return {"the mixing matrix": config.mixing and fingerprint(Config(mixing=config.mixing, nodes=None))}
+def _shared(settings: Facts, config: Config) -> Facts:
+    mixing = config.mixing and fingerprint(Config(mixing=config.mixing, nodes=None))
+    return {name: settings[name] for name in settings if name not in MAY_DIFFER} | {"the mixing matrix": mixing}
 
 
 def facts_of_network(network: Network, data: str) -> Facts:
     """The digest of the data, the shapes of parameters and buffers, and the lines of the printed model."""
     model = network.learner.training
     shapes = {f"the shape of {name}": shape for name, shape in json.loads(store.layout(model)).items()}
-    return {"the digest of the data": data} | shapes | _printed(model)
-
-
-def _printed(model: nn.Module) -> Facts:
-    """The lines of a printed model, without addresses, which differ from process to process."""
-    lines = re.sub(r"\b0x[0-9a-f]+", "0x…", repr(model)).splitlines()
-    return {f"line {number} of the printed model": line.strip() for number, line in enumerate(lines, start=1)}
+    lines = re.sub(r"\b0x[0-9a-f]+", "0x…", repr(model)).splitlines()  # addresses differ from process to process
+    printed = {f"line {number} of the printed model": line.strip() for number, line in enumerate(lines, start=1)}
+    return {"the digest of the data": data} | shapes | printed
 
 
 def initial_probes(network: Network) -> list[float]:

@@ -1,6 +1,6 @@
 """Checks and summaries for several processes that train one network together."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +16,8 @@ from cascadice.engine import DivergedError, Metrics, Network
 from cascadice.engine.parts import split
 from cascadice.files import locks
 from cascadice.runs.config import Config
+from cascadice.runs.distributed import shared_facts
 from cascadice.runs.distributed.processes import World, folder_name
-from cascadice.runs.distributed.shared_facts import (
-    MAY_DIFFER,
-    facts_of_network,
-    facts_of_question,
-    facts_of_settings,
-    initial_probes,
-    output_probes,
-)  # fmt: skip
 from cascadice.runs.folder import CONFIG, MANIFEST, clear, read_manifest
 from cascadice.runs.journal import Journal
 from cascadice.runs.recording import Playable
@@ -55,9 +48,8 @@ def check(world: World, config: Config, out: Path, question: Any, live: Any, *, 
     if (out / CONFIG).exists():
         raise ValueError(f"{out} is the folder of a run in one process. Choose another with --out.")
     flags = {"--resume": resume, "--overwrite": overwrite, "--tell-samples": world.tells_samples}
-    world.agree(
-        {COMMAND: "run"} | facts_of_settings(config) | flags | (facts_of_question(question) if question else {})
-    )
+    asked = shared_facts.facts_of_question(question) if question else {}
+    world.agree({COMMAND: "run"} | shared_facts.facts_of_settings(config) | flags | asked)
     if config.nodes is not None:
         split(config.nodes, world.size)  # before anything is written; refuses more processes than participants
     for path in out.glob("rank-*") if world.rank == 0 and overwrite else ():
@@ -74,13 +66,13 @@ def check_network(world: World, network: Network, data: str, shared: bool) -> No
     """
     if world.alone:
         return
-    world.agree(facts_of_network(network, data))
-    if shared and (rank := _differs(world.tell(initial_probes(network)))):
+    world.agree(shared_facts.facts_of_network(network, data))
+    if shared and (rank := _differs(world.tell(shared_facts.initial_probes(network)))):
         raise ValueError(
             f"all processes must start with the same parameters, because --init is shared; those of process {rank} "
             "differ from those of process 0. Start all of them alike."
         )
-    if rank := _differs(world.tell(output_probes(network))):
+    if rank := _differs(world.tell(shared_facts.output_probes(network))):
         raise ValueError(
             "all processes must have the same model; for the same parameters and inputs, its outputs in process "
             f"{rank} differ from those in process 0. Start all of them with the same code."
@@ -89,19 +81,16 @@ def check_network(world: World, network: Network, data: str, shared: bool) -> No
 
 def _differs(told: Sequence[Sequence[float]]) -> int:
     """The first process whose numbers differ from those of process 0 by more than rounding; 0 if there is none."""
-    if (other := next((rank for rank, numbers in enumerate(told) if len(numbers) != len(told[0])), 0)) > 0:
-        return other
-    probes = torch.tensor(told, dtype=torch.float64)
-    largest = float(probes[0, 1:].abs().max())
-    same = torch.isclose(probes, probes[:1], rtol=ROUNDED, atol=ROUNDED * largest, equal_nan=True).all(1)
-    return 0 if bool(same.all()) else int((~same).nonzero()[0])
+    first = np.array(told[0])
+    allowed = ROUNDED * np.abs(first[1:]).max()
+    same = (len(one) == len(first) and np.allclose(one, first, ROUNDED, allowed, equal_nan=True) for one in told)
+    return next((rank for rank, alike in enumerate(same) if not alike), 0)
 
 
 def places(world: World, run: files.Folder, out: files.Folder | None, name: str) -> tuple[Path, Path]:
     """The folder of the run, or of this process in it; and the folder for results: `out`, or `name` inside the run's.
 
-    Raises:
-        ValueError: If several processes ask, and the folder is that of one process.
+    Raises ValueError if several processes ask, and the folder is that of one.
     """
     if not world.alone and (Path(run) / CONFIG).exists():
         process = read_manifest(run).get("process")
@@ -114,7 +103,7 @@ def places(world: World, run: files.Folder, out: files.Folder | None, name: str)
 
 def agree(world: World, command: str, settings: Mapping[str, Any], overwrite: bool) -> None:
     """Check that all processes were given the same command with the same settings."""
-    settings = {name: value for name, value in settings.items() if name not in MAY_DIFFER}
+    settings = {name: value for name, value in settings.items() if name not in shared_facts.MAY_DIFFER}
     asked = {COMMAND: command, "--overwrite": overwrite, "--tell-samples": world.tells_samples}
     world.agree(asked | settings)
 
@@ -200,21 +189,17 @@ def labels_of_shown(world: World, summary: InfluenceSummary, train: Samples) -> 
 
 def _mean_results(told: Sequence[tuple[int, str, float, int]]) -> tuple[EvaluationResult, ...]:
     """The means over all participants, from (round, metric, mean, participants) of each process."""
-    each = [
-        (which, [(mean, count) for t, name, mean, count in told if (t, name) == which])
-        for which in sorted({(t, name) for t, name, _, _ in told})
-    ]
-    return tuple(
-        EvaluationResult(*which, sum(mean * count for mean, count in of) / sum(count for _, count in of))
-        for which, of in each
-    )
+    sums, counts = defaultdict[tuple[int, str], float](float), Counter[tuple[int, str]]()
+    for t, name, mean, count in told:
+        sums[t, name] += mean * count
+        counts[t, name] += count
+    return tuple(EvaluationResult(*which, sums[which] / counts[which]) for which in sorted(sums))
 
 
 def join_training(world: World, journal: Journal, rounds: int) -> None:
     """Before training, wait for all processes; if the others are already training, start from their parameters.
 
-    Raises:
-        ConnectionError: If the other processes are not there, or have finished.
+    Raises ConnectionError if the others are not there, or have finished.
     """
     if not world.carries_on:
         return
