@@ -21,7 +21,6 @@ from cascadice.runs.distributed.gathering import mixed_up
 from cascadice.runs.folder import (
     CHAIN,
     CONFIG,
-    MANIFEST,
     WRITERS,
     check_data,
     check_length,
