@@ -5,7 +5,7 @@ The record does not prove that every trace is gone; its entry `proved` says what
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import file_digest
 from itertools import chain
@@ -204,29 +204,35 @@ def _mean(values: Sequence[float]) -> float:
     return float(torch.tensor(values, dtype=torch.float64).nanmean())
 
 
-def _sentences(results: Json, removal: Removal, read: range, models: int) -> list[str]:
+def _sentences(results: Json, removal: Removal, read: range, models: int) -> Iterator[str]:
+    """What was forgotten and how, what that changed, and what was not forgotten."""
     how, forgotten, rounds = results["how"], results["forgotten"], removal.rounds or read
     subject, span, uses = _subject(removal), _span(rounds), forgotten["uses"]
     count = _count(sum(uses), "use") if removal.samples else _count(forgotten["updates"], "update")
+    yield f"Forgotten in all {models} models: {subject}, {count} in {span}."
     level = f"{how['level']}, {how['points']} points" if how["level"] == "path-integrated" else how["level"]
     repaired = f"; then {_count(how['repairs'], 'round')} of training without it" if how["repairs"] else ""
-    sentences = [
-        f"Forgotten in all {models} models: {subject}, {count} in {span}.",
-        f"Method: {level} ({LEVELS[how['level']].description}), {results['seconds']:.1f} s{repaired}.",
-    ]
+    yield f"Method: {level} ({LEVELS[how['level']].description}), {results['seconds']:.1f} s{repaired}."
     if not any(results["change"]):
-        return [*sentences, "Nothing changed: what was to be forgotten had no effect in these rounds."]
-    what = f"{'' if removal.samples else 'the updates of '}{subject} in {span}"
-    sentences += [_error(how["level"], results["distance"], what), *_comparisons(results)]
+        yield "Nothing changed: what was to be forgotten had no effect in these rounds."
+        return
+    yield _error(
+        how["level"], results["distance"], f"{'' if removal.samples else 'the updates of '}{subject} in {span}"
+    )
+    accuracy = _change(results, "accuracy", 3) if all(map(isfinite, results["traces"][TRAINED]["accuracy"])) else ""
+    yield f"Mean test loss {_change(results, 'loss', 4)}{accuracy and f', accuracy {accuracy}'}."
+    if members := forgotten["distinct_samples"]:
+        attack = "Membership AUC, forgotten samples against test samples by their loss"
+        few = f"; measured on only {_count(members, 'sample')}" if members < ENOUGH_SAMPLES else ""
+        yield f"{attack}: {_change(results, 'membership', 3)}; 0.5 is chance{few}."
     if unused := [sample for sample, times in zip(removal.samples, uses, strict=True) if not times]:
-        sentences.append(f"Never used in these rounds, so there was nothing to forget: samples {_some(unused)}.")
+        yield f"Never used in these rounds, so there was nothing to forget: samples {_some(unused)}."
     others = [part for part in (range(rounds.start), range(rounds.stop, read.stop)) if part]
     if removal.rounds and others:
         spans = " and ".join(map(_span, others))
-        sentences.append(f"Not forgotten: what was learned from it in {spans} (requested: {span} only).")
+        yield f"Not forgotten: what was learned from it in {spans} (requested: {span} only)."
     if removal.rounds is None and read.start > 0:
-        sentences.append(f"Rounds before {read.start} were not recorded; what was learned in them stays.")
-    return sentences
+        yield f"Rounds before {read.start} were not recorded; what was learned in them stays."
 
 
 def _subject(removal: Removal) -> str:
@@ -257,21 +263,8 @@ def _error(level: str, left: float | None, what: str) -> str:
     return f"Distance left to models that never used it: {left:.3f} (1: as trained, 0: exact).{worse}"
 
 
-def _comparisons(results: Json) -> list[str]:
-    """Test loss and accuracy, and the membership AUC, before and after."""
-    traces, members = results["traces"], results["forgotten"]["distinct_samples"]
-
-    def change(what: str, digits: int) -> str:
-        mean = {name: f"{_mean(one[what]):.{digits}f}" for name, one in traces.items()}
-        aim = f" (never used: {mean[NEVER]})" if NEVER in mean else ""
-        return f"{mean[TRAINED]} -> {mean[FORGOTTEN]}{aim}"
-
-    accuracy = f", accuracy {change('accuracy', 3)}" if all(map(isfinite, traces[TRAINED]["accuracy"])) else ""
-    sentences = [f"Mean test loss {change('loss', 4)}{accuracy}."]
-    if members:
-        few = f"; measured on only {_count(members, 'sample')}" if members < ENOUGH_SAMPLES else ""
-        sentences.append(
-            "Membership AUC, forgotten samples against test samples by their loss: "
-            f"{change('membership', 3)}; 0.5 is chance{few}."
-        )
-    return sentences
+def _change(results: Json, what: str, digits: int) -> str:
+    """A mean over all models as they were trained and after forgetting; with --check, also what it should be."""
+    mean = {name: f"{_mean(one[what]):.{digits}f}" for name, one in results["traces"].items()}
+    aim = f" (never used: {mean[NEVER]})" if NEVER in mean else ""
+    return f"{mean[TRAINED]} -> {mean[FORGOTTEN]}{aim}"

@@ -1,6 +1,6 @@
 """The sentences of `cascadice reward`: who is paid what, why, and how certain that is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def gap_in_words(untrained: float, trained: float, gap: float, points: int = POI
     return f"{sums}With smooth activations, more --points close that gap."
 
 
-def sentences(results: Json) -> list[str]:
+def sentences(results: Json) -> Iterator[str]:
     """Who is paid what, and why, from `reward.json`; of several processes, `seal` is a list."""
 
     def names(nodes: list[int]) -> str:
@@ -39,44 +39,38 @@ def sentences(results: Json) -> list[str]:
         return ", ".join(f"participant {k}" + (f" ({injected[k]})" if k in injected else "") for k in each)
 
     payment, credit, earned, lost = (np.array(results[name]) for name in ("payments", "credit", "earned", "lost"))
-    of_payments, of_credit = (_bounds(results["intervals"][name]) for name in ("payments", "credit"))
-    nodes, rounds, others = range(len(payment)), results["rounds"], results.get("others", 0)
-    numbers, among = results.get("members") or tuple(nodes), " among them" if others else ""
+    ends = results["intervals"]
+    of_payments, of_credit = (Bounds(*np.array(ends[name], dtype=float).T) for name in ("payments", "credit"))
+    nodes, rounds, others, seal = range(len(payment)), results["rounds"], results.get("others", 0), results["seal"]
+    numbers = results.get("members") or tuple(nodes)
     injected = {row[0]: row[-1] for row in results["table"]["rows"] if row[-1]}
+    about = f" This is about {numbered(numbers)}." if others else ""
+    rule = PAYOUT_RULES[results["payout"]].description
+    yield f"{results['budget']:g} is shared among {len(nodes) + others} participants, {rule}.{about}"
     span = f"{len(rounds)} rounds, {rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f"round {rounds[0]}"
-    best, least = int(payment.argmax()), float(payment.min())
-    unpaid = [k for k in nodes if credit[k] <= 0]
+    yield (
+        "Credit is how much a participant's updates lowered the loss, less the harm they did: credit is positive where "
+        f"influence, the change of the loss, is negative ({results['note']['kind']}; {span})."
+    )
+    if "gap" in results:
+        yield gap_in_words(**{name: results[name] for name in GAP if name in results})
+    best, unpaid = int(payment.argmax()), [k for k in nodes if credit[k] <= 0]
+    highest = f"Highest payment{' among them' * bool(others)}: {payment[best]:.2f}, to {names([best])}"
+    yield f"{highest}{_overlapping(of_payments, best)}."
+    if unpaid:
+        because = " each, because their credit is" if len(unpaid) > 1 else ", because its credit is"
+        yield f"Paid {payment.min():.2f}{because} not positive: {names(unpaid)}."
     idle = [k for k in unpaid if earned[k] == 0 == lost[k]]
-    unclear = [k for k in nodes if k not in idle and of_credit.low[k] <= 0 <= of_credit.high[k]]
-    return [
-        f"{results['budget']:g} is shared among {len(nodes) + others} participants, "
-        f"{PAYOUT_RULES[results['payout']].description}." + (f" This is about {numbered(numbers)}." if others else ""),
-        f"Credit is how much a participant's updates lowered the loss, less the harm they did: credit is "
-        f"positive where influence, the change of the loss, is negative "
-        f"({results['note']['kind']}; {span}).",
-        *([gap_in_words(**{name: results[name] for name in GAP if name in results})] if "gap" in results else []),
-        f"Highest payment{among}: {payment[best]:.2f}, to {names([best])}{_overlapping(of_payments, best)}.",
-        *([f"Paid {least:.2f}{_because(unpaid)} not positive: {names(unpaid)}."] if unpaid else []),
-        *([f"Within noise (the 95 % interval of their credit includes 0): {names(unclear)}."] if unclear else []),
-        *([f"Neither helped nor harmed: {names(idle)}."] if idle else []),
-        *([f"Mean {results['tested']}."] if results["tested"] else []),
-        _sealed(results["seal"]),
-    ]
-
-
-def _because(unpaid: list[int]) -> str:
-    return " each, because their credit is" if len(unpaid) > 1 else ", because its credit is"
-
-
-def _sealed(seal: str | Sequence[str]) -> str:
-    advice = "A copy kept elsewhere reveals removed entries."
-    if isinstance(seal, str):
-        return f"Ledger seal: {seal[:16]}… (in full in reward.json). {advice}"
-    return f"Each of the {len(seal)} processes has a ledger of its own, with a seal in its reward.json. {advice}"
-
-
-def _bounds(ends: Sequence[Sequence[float | None]]) -> Bounds:
-    return Bounds(*np.array(ends, dtype=float).T)
+    if unclear := [k for k in nodes if k not in idle and of_credit.low[k] <= 0 <= of_credit.high[k]]:
+        yield f"Within noise (the 95 % interval of their credit includes 0): {names(unclear)}."
+    if idle:
+        yield f"Neither helped nor harmed: {names(idle)}."
+    if results["tested"]:
+        yield f"Mean {results['tested']}."
+    sealed = f"Ledger seal: {seal[:16]}… (in full in reward.json)."
+    if not isinstance(seal, str):
+        sealed = f"Each of the {len(seal)} processes has a ledger of its own, with a seal in its reward.json."
+    yield f"{sealed} A copy kept elsewhere reveals removed entries."
 
 
 def _overlapping(payments: Bounds, best: int) -> str:
