@@ -216,9 +216,8 @@ def _sentences(results: Json, removal: Removal, read: range, models: int) -> Ite
     if not any(results["change"]):
         yield "Nothing changed: what was to be forgotten had no effect in these rounds."
         return
-    yield _error(
-        how["level"], results["distance"], f"{'' if removal.samples else 'the updates of '}{subject} in {span}"
-    )
+    what = f"{'' if removal.samples else 'the updates of '}{subject} in {span}"
+    yield _error(how["level"], results["distance"], what)
     accuracy = _change(results, "accuracy", 3) if all(map(isfinite, results["traces"][TRAINED]["accuracy"])) else ""
     yield f"Mean test loss {_change(results, 'loss', 4)}{accuracy and f', accuracy {accuracy}'}."
     if members := forgotten["distinct_samples"]:

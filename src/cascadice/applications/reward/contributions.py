@@ -88,9 +88,7 @@ def entries_of(shares: WholeRun, samples: bool, nodes: tuple[int, ...] = ()) -> 
     """Whole-run shares as one entry per round, with the shares of samples if `samples`."""
     none = [None] * len(shares.by_round)
     rows = zip(shares.by_round, *((shares.samples, shares.drawn) if samples else (none, none)), strict=True)
-    return [
-        Entry(shares.first + t, scores, of_samples, drawn, nodes) for t, (scores, of_samples, drawn) in enumerate(rows)
-    ]
+    return [Entry(t, scores, of, drawn, nodes) for t, (scores, of, drawn) in enumerate(rows, shares.first)]
 
 
 def by_shares(
