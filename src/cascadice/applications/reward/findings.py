@@ -18,14 +18,7 @@ from cascadice.applications.reward.ledger import Ledger, by_round, check_free, l
 from cascadice.applications.reward.payouts import Terms, check_terms, credit_bounds, pay, payment_bounds
 from cascadice.applications.reward.seals import TERMS_SEAL, check_sealed, read_key, signature, terms_signature
 from cascadice.applications.reward.sentences import sentences
-from cascadice.applications.writer import (
-    SIGN_RULE,
-    Section,
-    check_same,
-    concatenate,
-    open_writer,
-    run_in_processes,
-)
+from cascadice.applications.writer import SIGN_RULE, Section, check_same, concatenate, open_writer, run_in_processes
 from cascadice.influence.whole_run_shares import POINTS
 from cascadice.names import lookup
 from cascadice.runs.distributed import together

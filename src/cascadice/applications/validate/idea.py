@@ -51,6 +51,12 @@ class Plan(NamedTuple):
     subsets: Float[Tensor, "subsets size"]
     leave_one_out: bool
 
+    @property
+    def networks(self) -> dict[str, Tensor]:
+        """What the networks to train keep, by the name of their results."""
+        each = without_each(self.subsets.shape[1]) if self.leave_one_out else self.subsets[:0]
+        return {SUBSETS: self.subsets, EACH: each}
+
 
 Results = dict[str, Tensor]
 """Results so far: scores and cost of each estimate, and f of the retrained networks."""
@@ -91,15 +97,7 @@ def _train(setting: Setting) -> Trained:
 
 
 def distinct_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[Tensor, "subsets size"]:
-    """Draw `count` random subsets, all different, or all that exist. A larger count begins with the same subsets.
-
-    Raises:
-        ValueError: If a subset would keep nobody or everybody, or there are fewer than four.
-
-    Example:
-        >>> len(distinct_subsets(5, keep=0.8, count=48))
-        5
-    """
+    """Draw `count` random subsets, all different, or all that exist. A larger count begins with the same subsets."""
     subsets = random_subsets(size, keep, count, seed)
     if len(subsets) < LEAST:
         kept = round(keep * size)
@@ -210,8 +208,7 @@ def steps(setting: Setting, plan: Plan, trained: Trained, results: Results) -> I
             results[kind] = estimate(kind, setting)
             results[COST.format(kind)] = torch.tensor((perf_counter() - began) / trained.seconds, dtype=torch.float64)
         yield f"estimated {name_of(kind, setting)}"
-    rows = {SUBSETS: plan.subsets, EACH: without_each(setting.network.nodes)[: None if plan.leave_one_out else 0]}
-    for name, subsets in rows.items():
+    for name, subsets in plan.networks.items():
         for chunk in chunks(setting, len(subsets)):
             done = results.get(name, subsets.new_zeros(0))
             if len(done) < chunk.stop:
