@@ -1,6 +1,6 @@
 """Who gives and who takes: reciprocity over time, and advice on whom to keep."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import torch
@@ -28,10 +28,6 @@ class Balance(NamedTuple):
     given: Float[Tensor, "times n n"]
     by_round: Float[Tensor, "rounds 2 n"]
     squares: Float[Tensor, "n n"]
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Balance":
-        """Apply a function to all sums."""
-        return Balance(self.t, change(self.given), change(self.by_round), change(self.squares))
 
     @property
     def pairs(self) -> Float[Tensor, "times n n"]:

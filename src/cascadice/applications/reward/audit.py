@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 
@@ -106,11 +107,10 @@ def _compare(results: Json, contributions: torch.Tensor, nodes: list[int], run: 
 
 def _close(found: object, expected: torch.Tensor) -> bool:
     """Whether a list from a file holds these numbers."""
-    try:
+    with suppress(ValueError, TypeError, RuntimeError):
         values = torch.tensor(found, dtype=torch.float64)
-    except (ValueError, TypeError, RuntimeError):
-        return False
-    return values.shape == expected.shape and torch.allclose(values, expected, rtol=TOLERANCE, atol=1e-12)
+        return values.shape == expected.shape and torch.allclose(values, expected, rtol=TOLERANCE, atol=1e-12)
+    return False
 
 
 def check_weights(parts: Sequence[Json]) -> None:

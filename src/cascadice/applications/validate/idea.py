@@ -225,20 +225,19 @@ def chunks(setting: Setting, count: int) -> list[range]:
 
 def _train_subsets(setting: Setting, subsets: Tensor, numbers: range) -> Tensor:
     network, rounds, evaluation, *_ = setting
-    names, rows = [_in_words(subsets[i], i, setting) for i in numbers], subsets[numbers.start : numbers.stop]
+    rows, names = subsets[numbers.start : numbers.stop], []
+    for number, row in zip(numbers, rows, strict=True):
+        absent = (row == 0).nonzero().flatten().tolist()
+        if setting.samples:
+            names.append(f"the network of subset {number}, without {len(absent)} of {len(row)} samples")
+        else:
+            names.append(f"the network without participant{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}")
     updates, samples = (None, rows) if setting.samples else (rows, None)
     values = retrain(network, rounds, evaluation, updates=updates, samples=samples, names=names)
     if not bool(values.isfinite().all()):
         name = names[int((~values.isfinite()).nonzero()[0])]
         raise ArithmeticError(f"in {name}, the final loss is NaN or infinite. Lower the learning rate.")
     return values
-
-
-def _in_words(row: Tensor, number: int, setting: Setting) -> str:
-    absent = (row == 0).nonzero().flatten().tolist()
-    if setting.samples:
-        return f"the network of subset {number}, without {len(absent)} of {len(row)} samples"
-    return f"the network without participant{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
 
 
 def compare(setting: Setting, plan: Plan, trained: Trained, results: Results) -> list[Checked]:
