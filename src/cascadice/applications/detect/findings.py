@@ -181,17 +181,16 @@ def _rate(results: Json) -> str:
     Several processes cannot measure the allowance, so there is no --allowance to leave out.
     """
     rate = f"{100 * results['rate']:g} % per link and check"
-    spread, allowance = max(results["spread"].values()), results["allowance"]
     if results["unlike"]:
         return f"False-alarm rate: about {rate}, by the spread of each receiver's own neighbours (--unlike)."
-    several = "members" in results
+    spread, allowance, several = max(results["spread"].values()), results["allowance"], "members" in results
     among = " among the receivers of one process" if several else ""
     differ = f"honest-looking participants' long-run scores differ by up to {spread:.2f}{among}"
-    if allowance is None and spread > ALLOWANCE:
-        return f"False-alarm rate: about {rate}; {differ}, more than the usual {ALLOWANCE:g}, and that is allowed for."
-    if allowance is None or spread <= allowance:
-        allowed = ALLOWANCE if allowance is None else allowance
+    allowed = ALLOWANCE if allowance is None else allowance
+    if spread <= allowed:
         return f"False-alarm rate: {rate}; {differ}, and {allowed:g} is allowed for."
+    if allowance is None:
+        return f"False-alarm rate: about {rate}; {differ}, more than the usual {ALLOWANCE:g}, and that is allowed for."
     remedy = "Use a larger --allowance, or --unlike" if several else "Leave out --allowance, or use --unlike"
     beyond = f"because {differ}, beyond the allowance of {allowance:g}"
     return f"False-alarm rate: {'possibly ' * several}more than {rate}, {beyond}. {remedy}, to keep the rate."
