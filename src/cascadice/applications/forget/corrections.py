@@ -7,7 +7,6 @@ models, θ(0) the wanted ones. Either dθ/dα is pushed through the rounds, or t
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -53,9 +52,9 @@ def along(push: Push, points_and_weights: Callable[[int], list[tuple[float, floa
         for round_, part in parts:
             trajectories = [_advanced(operator, round_, part, trajectory, push) for trajectory in trajectories]
             trained = round_.after
-        result = trained._replace(buffers={})
-        for (_, weight), trajectory in zip(weighted, trajectories, strict=True):
-            result = tree_map(partial(torch.sub, alpha=weight), result, trajectory.tangent)
+        tangents, weights = [trajectory.tangent for trajectory in trajectories], [weight for _, weight in weighted]
+        total = tree_map(lambda *each: sum(w * one for w, one in zip(weights, each, strict=True)), *tangents)
+        result = tree_map(torch.sub, trained._replace(buffers={}), total)
         # Adam takes the root of its second moment; a linear correction may make it negative, so keep the trained one
         state = {name: own if bool((own >= 0).all()) else result.state[name] for name, own in trained.state.items()}
         return Participants(result.theta, state, trained.buffers)
