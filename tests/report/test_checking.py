@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cascadice.applications.forget.audit import audit, models_digest
+from cascadice.applications.forget.findings import audit, models_digest
 from cascadice.applications.reward.contributions import Entry
 from cascadice.applications.reward.ledger import enter, read_ledger
 from cascadice.applications.reward.seals import TERMS_SEAL, read_key

@@ -54,13 +54,11 @@ def bars(
 
 def line(x: Iterable[Any], y: Iterable[Any], name: str, colour: str, strong: bool = True) -> Json:
     """A line over rounds; unless `strong`, it is thin and not in the legend."""
-    style = {"color": colour, "width": 2.2 if strong else 0.9}
-    trace = {"x": list(x), "y": short(y), "mode": "lines", "line": style, "name": name, "showlegend": strong}
     return {
-        **trace,
-        "opacity": 1 if strong else 0.45,
+        "x": list(x), "y": short(y), "mode": "lines", "line": {"color": colour, "width": 2.2 if strong else 0.9},
+        "name": name, "showlegend": strong, "opacity": 1 if strong else 0.45,
         "hovertemplate": "round %{x}: %{y:.4g}<extra>%{data.name}</extra>",
-    }
+    }  # fmt: skip
 
 
 def lines(rounds: Iterable[Any], values: Any, shown: Mapping[int, str], numbers: Sequence[int] = ()) -> list[Json]:

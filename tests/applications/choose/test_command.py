@@ -127,7 +127,7 @@ def test_where_cosines_and_what_links_carried_disagree_it_says_why_and_which_to_
     assert "2 of 2 links: 2 clearly helped but fit less than others. " in said
     assert said.endswith("Labels that contradict each other show in cosines, and hardly in what a link carried.")
     assert "overshoot" not in said
-    assert conflict(pair, pair, helped) == conflict(~pair, pair, harmed) == []
+    assert [*conflict(pair, pair, helped)] == [*conflict(~pair, pair, harmed)] == []
     one_way = Bounds(np.array([[0.0, 0.1], [-0.2, 0.0]]), np.array([[0.0, 0.2], [-0.1, 0.0]]))  # from 0 to 1: harm
     said, _ = conflict(torch.tensor([[False, False], [True, False]]), pair, one_way)
     assert "disagree about 2 of 2 links: 1 fit by cosine but clearly harmed and 1 clearly helped" in said

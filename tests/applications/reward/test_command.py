@@ -12,8 +12,8 @@ import torch
 from cascadice import influence
 from cascadice.applications.reward.audit import audit
 from cascadice.applications.reward.contributions import Entry, by_shares
+from cascadice.applications.reward.findings import gap_in_words
 from cascadice.applications.reward.ledger import CHAIN, by_round, enter, read_ledger, totals
-from cascadice.applications.reward.sentences import gap_in_words
 from cascadice.cli import main
 from cascadice.files import write_json
 from cascadice.influence.whole_run_shares import share_out, whole_run_shares

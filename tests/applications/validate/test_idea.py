@@ -283,7 +283,7 @@ def test_clearly_worse_takes_a_paired_interval_above_0_and_subsets_enough(subset
     best = checked("a", 1.0, 1.0 if subsets == 8 else 0.97, 1.0, subsets=subsets)
     rest = zip("bc", others, strict=False)
     ones = [best, *(checked(name, *other, subsets=subsets, behind=behind) for name, (*other, behind) in rest)]
-    found = advise(ones, setting(), 0.3, torch.tensor([0.3, 0.4]).double(), ("accuracy", torch.tensor([0.9])))
+    found = list(advise(ones, setting(), 0.3, torch.tensor([0.3, 0.4]).double(), ("accuracy", torch.tensor([0.9]))))
     assert found[1:-2] == said
     care = (
         " most, but with care (LDS 1.00, 1.00 to 1.00, from 8 subsets only)." if subsets == 8 else " (LDS 1.00, 0.97 "
@@ -307,7 +307,7 @@ def test_estimates_that_err_alike_are_told_apart_by_the_same_subsets():
     assert (best.name, best.behind) == ("best", None)
     assert other.lds.high > best.lds.low + 0.05  # each by itself, they cannot be told apart
     assert other.behind[0] > 0.05
-    found = advise([best, other], setting(), 0.3, retrained, ("accuracy", torch.tensor([0.9])))
+    found = list(advise([best, other], setting(), 0.3, retrained, ("accuracy", torch.tensor([0.9]))))
     assert found[1].startswith("Clearly worse: other")
     again = ranked([best, other], retrained)
     assert again[1].behind == other.behind  # seeded
@@ -318,7 +318,7 @@ def test_estimates_that_err_apart_may_be_alike():
     ones = [scored(str(seed), retrained + 14 * noise(seed), retrained) for seed in (2, 3)]
     best, other = ranked(ones, retrained)
     assert other.behind[0] < 0 < other.behind[1]
-    found = advise([best, other], setting(), 0.3, retrained, ("accuracy", torch.tensor([0.9])))
+    found = list(advise([best, other], setting(), 0.3, retrained, ("accuracy", torch.tensor([0.9]))))
     assert found[1].startswith(f"Not clearly worse: {other.name} (")
     assert " behind)" in found[1]
 
@@ -338,7 +338,9 @@ def test_the_interval_of_a_difference_is_that_of_resampled_differences():
 
 def test_advice_names_what_is_as_good_and_what_says_nothing_and_how_good_the_network_is():
     ones = [checked("a", 0.9, 0.05, 1.0, 4.0), checked("b", 0.85, 0.7, 1.0, 2.0), checked("c", 0.1, -0.2, 0.4)]
-    found = advise(ones, setting(), 0.31, torch.tensor([0.3, 0.4]).double(), ("accuracy", torch.tensor([0.9, 0.8])))
+    found = list(
+        advise(ones, setting(), 0.31, torch.tensor([0.3, 0.4]).double(), ("accuracy", torch.tensor([0.9, 0.8])))
+    )
     assert found[1] == "Not clearly worse: b (0.85). b is cheaper: 2.0 trainings, not 4.0."
     assert found[2] == "No better than guessing, as far as these subsets show: c (0.10)."
     assert "over 2 random subsets, each with 2 of 4 participants" in found[3]

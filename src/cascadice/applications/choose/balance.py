@@ -1,6 +1,6 @@
 """Who gives and who takes: reciprocity over time, and advice on whom to keep."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import torch
@@ -28,10 +28,6 @@ class Balance(NamedTuple):
     given: Float[Tensor, "times n n"]
     by_round: Float[Tensor, "rounds 2 n"]
     squares: Float[Tensor, "n n"]
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Balance":
-        """Apply a function to all sums."""
-        return Balance(self.t, change(self.given), change(self.by_round), change(self.squares))
 
     @property
     def pairs(self) -> Float[Tensor, "times n n"]:
@@ -117,14 +113,9 @@ class Advice(NamedTuple):
 
 
 def advise(
-    helps: Bool[Tensor, "n n"],
-    heard: Bool[Tensor, "n n"],
-    group: Int[Tensor, " n"],
-    gave: Float[Tensor, " n"],
-    took: Float[Tensor, " n"],
-    sure: Bool[Tensor, " n"] | None = None,
-    helped: Collection[int] = (),
-) -> list[Advice]:
+    helps: Bool[Tensor, "n n"], heard: Bool[Tensor, "n n"], group: Int[Tensor, " n"], gave: Float[Tensor, " n"],
+    took: Float[Tensor, " n"], sure: Bool[Tensor, " n"] | None = None, helped: Collection[int] = (),
+) -> list[Advice]:  # fmt: skip
     """Whom to keep, move or expel: advice on each participant, in their order.
 
     Expel those who help nobody; move those who help none of their receivers but would help others; keep in their group
@@ -147,27 +138,27 @@ def advise(
         >>> [one.verdict for one in advise(helps, heard, torch.tensor([0, 0]), torch.zeros(2), torch.zeros(2))]
         ['expel', 'keep']
     """
-    words = [
-        "gives more than it takes" if g > max(t, 0) else "takes more than it gives" if t > 0 else NEITHER
-        for g, t in zip(gave.tolist(), took.tolist(), strict=True)
-    ]
-    if sure is not None:
-        words = [text if clear else EVEN for text, clear in zip(words, sure.tolist(), strict=True)]
-    by_cosine = [
-        Advice(j, *_advice(helps[:, j], heard[:, j], group, int(group[j]), words[j])) for j in range(len(group))
-    ]
-    return [Advice(a.node, "keep", DISAGREE) if a.verdict == "expel" and a.node in helped else a for a in by_cosine]
+    advice = []
+    for j, (given, taken) in enumerate(zip(gave.tolist(), took.tolist(), strict=True)):
+        balance = EVEN
+        if sure is None or sure[j]:
+            takes = "takes more than it gives" if taken > 0 else NEITHER
+            balance = "gives more than it takes" if given > max(taken, 0) else takes
+        one = Advice(j, *_advice(helps[:, j], heard[:, j], group, int(group[j]), balance))
+        advice.append(Advice(j, "keep", DISAGREE) if one.verdict == "expel" and j in helped else one)
+    return advice
 
 
 def _advice(
     helps: Bool[Tensor, " n"], heard: Bool[Tensor, " n"], group: Int[Tensor, " n"], own: int, balance: str
 ) -> tuple[str, str]:
-    listeners, helped, all_helped = int(heard.sum()), helps & heard, helps.nonzero()[:, 0].tolist()
+    """The verdict about a participant, and why: whom it helps, and whether it gives more than it takes."""
+    listeners, helped, everybody = int(heard.sum()), helps & heard, helps.nonzero()[:, 0].tolist()
     count = int(helped.sum())
-    if not all_helped:
+    if not everybody:
         return "expel", "it helps nobody"
     if not count:
-        whom = ", ".join(map(str, all_helped[:3])) + (" and others" if len(all_helped) > 3 else "")
+        whom = ", ".join(map(str, everybody[:3])) + " and others" * (len(everybody) > 3)
         return "move", f"it helps none of its {listeners} receivers, but would help {whom}"
     several = len(set(group.tolist()) - {ALONE}) > 1
     if count < listeners and several and own != ALONE and bool((group[helped] == own).all()):

@@ -1,7 +1,7 @@
 """What `cascadice choose --by contribution` computes, writes and says: whose data helped the final models."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -42,7 +42,7 @@ def merge(parts: Sequence[Json]) -> Json:
     rows = (row for part in parts for row in signed_table(part["table"])["rows"])
     table = {"columns": list(COLUMNS), "rows": sorted(rows, key=lambda row: row[1])}
     merged = {**parts[0], "table": table, **concatenate(parts, "members", "contributions", "intervals")}
-    return {**merged, "findings": _sentences(merged)}
+    return {**merged, "findings": [*_sentences(merged)]}
 
 
 SECTION = Section(
@@ -94,22 +94,14 @@ def _results(writer: Writer, swept: Swept, question: Question, on: int | None, t
     bounds = bounds_of_totals(swept.scores[SHARES].by_round.numpy())
     half, sign = (bounds.high - bounds.low) / 2, signs(shares.numpy(), bounds)
     sign[shares.numpy() == 0] = 1  # without any influence: let go
-    network = writer.recording.network
-    injected, numbers = injected_faults(network), network.members or tuple(range(network.nodes))
-    order, whose = shares.argsort(stable=True).tolist(), "the final models" if on is None else f"{on}'s final model"
-    rows = [
-        [
-            numbers[k],
-            float(shares[k]) + 0.0,
-            float(half[k]),
-            float(shares[k]) / total + 0.0 if total else 0.0,
-            ADVICE[int(sign[k])],
-            injected.get(numbers[k], ""),
-        ]
-        for k in order
-    ]
+    network, rows = writer.recording.network, []
+    injected, numbers = injected_faults(network), network.members or range(network.nodes)
+    for k in shares.argsort(stable=True).tolist():
+        share, node = float(shares[k]), numbers[k]
+        part = share / total + 0.0 if total else 0.0
+        rows.append([node, share + 0.0, float(half[k]), part, ADVICE[int(sign[k])], injected.get(node, "")])
     results = {
-        **writer.header(f"Whom to keep: who helped {whose}", COLUMNS, rows),
+        **writer.header(f"Whom to keep: who helped {_whose(on)}", COLUMNS, rows),
         "sign": SIGN_RULE,
         "on": on,
         "nodes": network.whole,
@@ -122,26 +114,33 @@ def _results(writer: Writer, swept: Swept, question: Question, on: int | None, t
         "gap": total - trained + untrained,
         "points": question.points,
     }
-    return {**results, "findings": _sentences(results)}
+    return {**results, "findings": [*_sentences(results)]}
 
 
-def _sentences(results: Json) -> list[str]:
+def _whose(on: int | None) -> str:
+    return "the final models" if on is None else f"{on}'s final model"
+
+
+def _sentences(results: Json) -> Iterator[str]:
     """Who helped, whom to let go, who is unclear, and how much a participant's own data did for it."""
-    rows, on = results["table"]["rows"], results["on"]
-    members, whose = results.get("members", ()), "the final models" if on is None else f"{on}'s final model"
+    rows, on, members = results["table"]["rows"], results["on"], results.get("members", ())
     kept, unclear, gone = (
-        [row[0] for row in rows if row[4] == advice and row[0] != on] for advice in ("keep", "unclear", "let go")
+        comma_separated(row[0] for row in rows if row[4] == advice and row[0] != on)
+        for advice in ("keep", "unclear", "let go")
     )
-    own = [
-        f"Its own data accounts for {100 * row[3]:.1f} % of what it gained by training." for row in rows if row[0] == on
-    ]
-    return [
-        *([f"This is about {numbered(members)}."] if 0 < len(members) < results["nodes"] else []),
-        *([f"Clearly helped {whose}, the largest share first: {comma_separated(kept)}.{OVERLAP}"] if kept else []),
-        *([f"To be let go, because they did not help: {comma_separated(gone)}."] if gone else []),
-        *([f"Within noise (the interval includes 0), so unclear: {comma_separated(unclear)}."] if unclear else []),
-        *own,
-        *([ONE_ROUND] if rows[0][2] is None or np.isnan(rows[0][2]) else []),
-        f"Training took the loss of {whose} from {results['untrained']:.4f} to {results['trained']:.4f}; the shares of "
-        f"participants in that sum to {results['total']:+.4f} (whole-run shares, {results['points']} points).",
-    ]
+    if 0 < len(members) < results["nodes"]:
+        yield f"This is about {numbered(members)}."
+    if kept:
+        yield f"Clearly helped {_whose(on)}, the largest share first: {kept}.{OVERLAP}"
+    if gone:
+        yield f"To be let go, because they did not help: {gone}."
+    if unclear:
+        yield f"Within noise (the interval includes 0), so unclear: {unclear}."
+    for part in (row[3] for row in rows if row[0] == on):
+        yield f"Its own data accounts for {100 * part:.1f} % of what it gained by training."
+    if rows[0][2] is None or np.isnan(rows[0][2]):
+        yield ONE_ROUND
+    yield (
+        f"Training took the loss of {_whose(on)} from {results['untrained']:.4f} to {results['trained']:.4f}; the "
+        f"shares of participants in that sum to {results['total']:+.4f} (whole-run shares, {results['points']} points)."
+    )

@@ -5,19 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from cascadice.applications.charts import (
-    LOSS,
-    across,
-    axis,
-    chart,
-    contributions,
-    injected_in,
-    lines,
-    matrix,
-    matrix_axes,
-    named,
-    saved_bounds,
-)
+from cascadice.applications import charts as plots
 from cascadice.applications.choose.groups import ALONE
 from cascadice.applications.plain import Json, short
 
@@ -58,22 +46,24 @@ def signed_table(table: Json) -> Json:
 def charts(results: Json) -> list[Json]:
     """The charts of `choose.json`, or of `contribution.json`."""
     if "groups" not in results:
-        bounds, injected = saved_bounds(results.get("intervals")), injected_in(results["table"])
+        bounds, injected = plots.saved_bounds(results.get("intervals")), plots.injected_in(results["table"])
         numbers = results.get("members", ())  # of one process among several
         title, kind = "Influence of each participant's data", "whole-run shares"
-        return [contributions(results["contributions"], bounds, injected, title, kind, numbers)]
+        return [plots.contributions(results["contributions"], bounds, injected, title, kind, numbers)]
     results = with_todays_signs(results)
     expelled = [advice["verdict"] == "expel" for advice in results["advice"]]
     gave, took = (np.array(results[name], dtype=float) for name in ("influence_given", "influence_taken"))
     injected = {int(node): fault for node, fault in results.get("known", {}).items()}
-    shown = {node: named(node, injected) for node, bad in enumerate(expelled) if bad}
+    shown = {node: plots.named(node, injected) for node, bad in enumerate(expelled) if bad}
     return [
         _groups(results),
         _exchange(gave[-1], took[-1], expelled, results["half_widths"]),
-        chart("Balance with neighbours over time", lines(results["rounds"], gave - took, shown),
-              "What each participant gave minus what it took, by round.",
-              "Below 0: helps its neighbours more than they help it. In colour: advised to be expelled.",
-              xaxis=axis("round"), yaxis=axis("gave minus took: − gives more, + takes more")),
+        plots.chart(
+            "Balance with neighbours over time", plots.lines(results["rounds"], gave - took, shown),
+            "What each participant gave minus what it took, by round.",
+            "Below 0: helps its neighbours more than they help it. In colour: advised to be expelled.",
+            xaxis=plots.axis("round"), yaxis=plots.axis("gave minus took: − gives more, + takes more"),
+        ),
     ]  # fmt: skip
 
 
@@ -82,14 +72,18 @@ def _groups(results: Json) -> Json:
     order = np.argsort(np.where(groups < 0, len(groups), groups), kind="stable")  # those alone come last
     shown = cosine[order][:, order].T
     most = np.abs(shown[~np.eye(len(order), dtype=bool)]).max(initial=1e-12)
-    heat = matrix(np.where(shown == 0, np.nan, shown), order.tolist(), "from %{x} to %{y}: %{z:.4g}",
-                  "cosine: + same way, − opposite ways", zmin=-most, zmax=most, colorscale="signed",
-                  reversescale=True)  # fmt: skip
-    note = "Participants of a group stand side by side. Blue = updates point the same way, orange = opposite ways."
-    label = "Cosine of the summed updates of each receiver and each source."
-    borders = [(float(place), upright) for place in np.flatnonzero(np.diff(groups[order])) + 0.5 for upright in (0, 1)]
-    return chart("Cosines of summed updates, sorted by group", [heat], label, note, **matrix_axes(),
-                 shapes=[across(place, bool(upright), "--ink", "solid") for place, upright in borders])  # fmt: skip
+    heat = plots.matrix(
+        np.where(shown == 0, np.nan, shown), order.tolist(), "from %{x} to %{y}: %{z:.4g}",
+        "cosine: + same way, − opposite ways", zmin=-most, zmax=most, colorscale="signed", reversescale=True,
+    )  # fmt: skip
+    borders = (np.flatnonzero(np.diff(groups[order])) + 0.5).tolist()
+    return plots.chart(
+        "Cosines of summed updates, sorted by group", [heat],
+        "Cosine of the summed updates of each receiver and each source.",
+        "Participants of a group stand side by side. Blue = updates point the same way, orange = opposite ways.",
+        shapes=[plots.across(place, upright, "--ink", "solid") for place in borders for upright in (False, True)],
+        **plots.matrix_axes(),
+    )  # fmt: skip
 
 
 def _numbers_beside(gave: np.ndarray, took: np.ndarray) -> list[str]:
@@ -112,10 +106,10 @@ def _exchange(gave: np.ndarray, took: np.ndarray, expelled: list[bool], halves: 
     for error, name in (("error_x", "influence_taken"), ("error_y", "influence_given")):
         if None not in (half := halves.get(name, [None])):
             points[error] = {"array": short(half), "color": "--grey", "thickness": 1, "width": 0}
-    return chart(
+    return plots.chart(
         "Who gives, who takes", [{**even, "hoverinfo": "skip"}, points], "What each participant gave and took.",
         "Below the dotted line: gives more than it takes. Orange: advised to be expelled. Lines are 95 % intervals."
         + " Where points crowd, their numbers are in the table." * ("" in points["text"]),
         showlegend=False,
-        xaxis=axis(f"took: own {LOSS}"), yaxis=axis(f"gave: neighbours' {LOSS}"),
+        xaxis=plots.axis(f"took: own {plots.LOSS}"), yaxis=plots.axis(f"gave: neighbours' {plots.LOSS}"),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """What `cascadice choose` computes, writes and says."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,7 @@ from cascadice.applications.choose.groups import ALONE, find_groups
 from cascadice.applications.choose.idea import Observed, observe, suggest_mixing
 from cascadice.applications.neighbours import LEAST, own_samples, with_holdings
 from cascadice.applications.plain import Json
-from cascadice.applications.writer import (
-    SIGN_RULE,
-    Section,
-    Writer,
-    comma_separated,
-    open_writer,
-    run_in_processes,
-)
+from cascadice.applications.writer import SIGN_RULE, Section, Writer, comma_separated, open_writer, run_in_processes
 from cascadice.engine.exchange.geometry import neighbours
 from cascadice.influence.tables import parts, read_note
 from cascadice.influence.uncertainty import Bounds, decimals, plus_minus
@@ -137,10 +130,7 @@ def _results(writer: Writer, observed: Observed, suggested: Tensor, args: argpar
     findings = [
         *_groups(groups.tolist()),
         *_advice(advice, gave[-1], took[-1], halves),
-        *_mixing(W, suggested, args.degree),
-        *_carried(balance.link_bounds, W, suggested),
-        *conflict(helps, heard, balance.link_bounds),
-        *_isolation(W, suggested, args.degree),
+        *_mixing(neighbours(W), neighbours(suggested), args.degree, balance.link_bounds, helps),
         NO_INTERVALS,
         *_accuracy(writer.recording),
     ]
@@ -174,100 +164,81 @@ def helped_finally(recording: Recording) -> set[int]:
     return {node for kind in [*summary.updates][:1] for node, _ in sides(summary, kind).helped}
 
 
-def _groups(groups: Sequence[int]) -> list[str]:
+def _groups(groups: Sequence[int]) -> Iterator[str]:
     """The members of each group, and who is in none."""
-    members = {group: [k for k, g in enumerate(groups) if g == group] for group in sorted(set(groups))}
-    alone = members.pop(ALONE, [])
-    sentences = [
-        f"Group {group}, whose updates are most alike: {comma_separated(nodes)}." for group, nodes in members.items()
-    ]
-    return sentences + ([f"In no group: {comma_separated(alone)}."] if alone else [])
+    for group in sorted(set(groups) - {ALONE}):
+        members = comma_separated(k for k, g in enumerate(groups) if g == group)
+        yield f"Group {group}, whose updates are most alike: {members}."
+    if alone := comma_separated(k for k, g in enumerate(groups) if g == ALONE):
+        yield f"In no group: {alone}."
 
 
-def _advice(advice: Sequence[Advice], gave: Tensor, took: Tensor, halves: Tensor) -> list[str]:
+def _advice(advice: Sequence[Advice], gave: Tensor, took: Tensor, halves: Tensor) -> Iterator[str]:
     """Whom to expel or move, and who clearly gives more than it takes."""
-    given = list(zip(gave.tolist(), halves[0].tolist(), strict=True))
-    sentences = [
-        f"Participant {a.node}: {a.verdict}; by cosine, {a.reason}. It changed its neighbours' losses by "
-        f"{_amount(*given[a.node])}."
-        for a in advice
-        if a.verdict in ("expel", "move") or a.reason == DISAGREE
-    ]
-    sentences += [FINAL] if any(a.reason == DISAGREE for a in advice) else []
-    generous = [k for k in (took - gave).argsort(stable=True).tolist() if gave[k] > max(float(took[k]), 0)]
-    if clear := [k for k in generous if gave[k] - took[k] > halves[2, k]]:
-        names = comma_separated(clear[:MOST_GENEROUS])
-        sentences.append(f"These clearly give more than they take, the largest difference first: {names}.")
-    return sentences
+    for node, verdict, reason in advice:
+        given, half = float(gave[node]), float(halves[0, node])
+        if verdict in ("expel", "move") or reason == DISAGREE:
+            what = "within noise" if abs(given) <= half else "it helped" if given > 0 else "it harmed"
+            amount = f"{plus_minus(-given, half, 3)} ({what})" if given else "0"
+            changed = f"It changed its neighbours' losses by {amount}."
+            yield f"Participant {node}: {verdict}; by cosine, {reason}. {changed}"
+    if any(a.reason == DISAGREE for a in advice):
+        yield FINAL
+    clear = ((gave > took.clamp(min=0)) & (gave - took > halves[2])).tolist()
+    if generous := [k for k in (took - gave).argsort(stable=True).tolist() if clear[k]]:
+        names = comma_separated(generous[:MOST_GENEROUS])
+        yield f"These clearly give more than they take, the largest difference first: {names}."
 
 
-def _amount(gave: float, half: float) -> str:
-    if not gave:
-        return "0"
-    what = "within noise" if abs(gave) <= half else "it helped" if gave > 0 else "it harmed"
-    return f"{plus_minus(-gave, half, 3)} ({what})"
+def _mixing(before: Tensor, after: Tensor, degree: int | None, bounds: Bounds, fits: Tensor) -> Iterator[str]:
+    """Which links the suggested W drops and adds, and whether what they carried agrees; all as `[k, j]`.
 
-
-def _carried(bounds: Bounds, W: Tensor, suggested: Tensor) -> list[str]:
-    """How many of the links that the suggested W keeps, and drops, clearly helped or harmed."""
-    before, after = neighbours(W).numpy(), neighbours(suggested).numpy()
-    if np.isnan(bounds.low).any():
-        return ["With one round there are no intervals: all of this may be noise."]
-    texts = []
-    for what, links in (("keeps", before & after), ("drops", before & ~after)):
-        if not links.any():
-            continue
-        helped, harmed = (int((clear.T & links).sum()) for clear in (bounds.high < 0, bounds.low > 0))
-        noise = int(links.sum()) - helped - harmed
-        texts.append(f"Of the {int(links.sum())} links it {what}, {helped} clearly helped, {harmed} clearly harmed and "
-                     f"{noise} did neither beyond noise, by what they carried.")  # fmt: skip
-    return texts
-
-
-def conflict(fits: Tensor, heard: Tensor, bounds: Bounds) -> list[str]:
-    """On how many links cosines and carried influence disagree, why they may, and which to follow; empty if on none.
-
-    Example:
-        >>> conflict(torch.eye(2) == 0, torch.eye(2) == 0, Bounds(np.full((2, 2), 0.1), np.full((2, 2), 0.3)))
-        ['Cosines and what links carried disagree about 2 of 2 links: 2 fit by cosine but clearly harmed. …', 'Where …']
+    Warns if `degree` leaves too few neighbours, or if most links go although it was not given.
     """
-    harmed, helped = (torch.from_numpy(clear.T) & heard for clear in (bounds.low > 0, bounds.high < 0))
-    fitting, other = int((fits & harmed).sum()), int((~fits & helped).sum())
-    if not fitting + other:
-        return []
-    both = [f"{fitting} fit by cosine but clearly harmed"] if fitting else []
-    both += [f"{other} clearly helped but fit less than others"] if other else []
-    return [
-        f"Cosines and what links carried disagree about {fitting + other} of {int(heard.sum())} links: "
-        f"{' and '.join(both)}. {WHY}{OVERSHOOT if fitting else ''}{CONTRADICT if other else ''}",
-        FOLLOW,
-    ]
-
-
-def _mixing(W: Tensor, suggested: Tensor, degree: int | None) -> list[str]:
-    """How many links the suggested W drops and adds, and a warning if `degree` leaves too few neighbours."""
-    before, after = neighbours(W), neighbours(suggested)
-    dropped, added = int((before & ~after).sum()), int((after & ~before).sum())
-    sentences = [f"The suggested W drops {dropped} of {int(before.sum())} links and adds {added}."]
+    links, dropped, added = int(before.sum()), int((before & ~after).sum()), int((after & ~before).sum())
+    yield f"The suggested W drops {dropped} of {links} links and adds {added}."
     if degree is not None and degree < LEAST:
         few = f"{degree} neighbour{'s are' if degree > 1 else ' is'} too few to tell which one is the odd one out"
         mixing = ", and too few to mix: what one participant learns hardly reaches the others" if degree == 1 else ""
-        sentences.append(f"Warning: {few}{mixing}.")
-    return sentences
+        yield f"Warning: {few}{mixing}."
+    if np.isnan(bounds.low).any():
+        yield "With one round there are no intervals: all of this may be noise."
+    else:
+        for what, which in (("keeps", before & after), ("drops", before & ~after)):
+            count, (helped, harmed) = int(which.sum()), (int((clear & which).sum()) for clear in _clear(bounds))
+            if count:
+                yield (
+                    f"Of the {count} links it {what}, {helped} clearly helped, {harmed} clearly harmed and "
+                    f"{count - helped - harmed} did neither beyond noise, by what they carried."
+                )
+    yield from conflict(fits, before, bounds)
+    if degree is None and 2 * dropped > links:
+        yield APART
 
 
-def _isolation(W: Tensor, suggested: Tensor, degree: int | None) -> list[str]:
-    """A warning if the suggested W drops most links without being asked for fewer."""
-    before = neighbours(W)
-    dropped = before & ~neighbours(suggested)
-    return [APART] if degree is None and 2 * int(dropped.sum()) > int(before.sum()) else []
+def _clear(bounds: Bounds) -> tuple[Tensor, Tensor]:
+    """Whether j clearly helped k, and whether it clearly harmed it, as `[k, j]`."""
+    return torch.from_numpy(bounds.high.T < 0), torch.from_numpy(bounds.low.T > 0)
 
 
-def _accuracy(recording: Recording) -> list[str]:
+def conflict(fits: Tensor, heard: Tensor, bounds: Bounds) -> Iterator[str]:
+    """On how many links cosines and carried influence disagree, why they may, and which to follow; empty if on none."""
+    helped, harmed = _clear(bounds)
+    fitting, other = int((fits & harmed & heard).sum()), int((~fits & helped & heard).sum())
+    both = [f"{fitting} fit by cosine but clearly harmed"] if fitting else []
+    both += [f"{other} clearly helped but fit less than others"] if other else []
+    if both:
+        yield (
+            f"Cosines and what links carried disagree about {fitting + other} of {int(heard.sum())} links: "
+            f"{' and '.join(both)}. {WHY}{OVERSHOOT if fitting else ''}{CONTRADICT if other else ''}"
+        )
+        yield FOLLOW
+
+
+def _accuracy(recording: Recording) -> Iterator[str]:
     """The test accuracy of the final models, if it was measured."""
     metrics = store.metrics_so_far(recording.folder)
     accuracy = next((m.test.accuracy for m in reversed(metrics) if m.test is not None), None)
-    if accuracy is None or bool(accuracy.isnan().any()) or recording.network.members:
-        return []
-    spread = f"{accuracy.min():.3f} to {accuracy.max():.3f}"
-    return [f"The run's test accuracy was {accuracy.mean():.3f} on average ({spread})."]
+    if accuracy is not None and not bool(accuracy.isnan().any()) and not recording.network.members:
+        spread = f"{accuracy.min():.3f} to {accuracy.max():.3f}"
+        yield f"The run's test accuracy was {accuracy.mean():.3f} on average ({spread})."

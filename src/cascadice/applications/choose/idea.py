@@ -69,8 +69,11 @@ def observe(
 
     balance = balance_over_time(proximities(), every)
     if not world.alone:
-        trust, balance = _trust_of_all(network, world, trust, seen), balance.map(lambda values: _sums(world, values))
-    return Observed(well_known(trust), balance, total / count)
+        trust = _trust_of_all(network, world, trust, seen)
+        t, *sums = balance
+        balance = Balance(t, *(_sums(world, values) for values in sums))
+    enough = trust.weight >= LITTLE * trust.weight.max()
+    return Observed(trust._replace(total=trust.total * enough, weight=trust.weight * enough), balance, total / count)
 
 
 def _trust_of_all(network: Network, world: World, trust: Trust, seen: list[int]) -> Trust:
@@ -96,12 +99,6 @@ def _sums(world: World, values: Tensor) -> Tensor:
     """Sum over processes. Each has its own entries and 0 elsewhere, so the sums are exact."""
     parts = world.tell(values.double().tolist())
     return torch.stack([torch.tensor(part, dtype=torch.float64) for part in parts]).sum(0)
-
-
-def well_known(trust: Trust) -> Trust:
-    """Drop what k has learnt about participants of which it knows too little."""
-    enough = trust.weight >= LITTLE * trust.weight.max()
-    return trust._replace(total=trust.total * enough, weight=trust.weight * enough)
 
 
 def suggest_mixing(

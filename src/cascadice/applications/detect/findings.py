@@ -1,14 +1,11 @@
 """What `cascadice detect` computes, writes and says."""
 
 import argparse
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from cascadice.applications.detect.charts import charts
@@ -44,43 +41,30 @@ def merge(parts: Sequence[Json]) -> Json:
     participant stands out comes from the process in which most receivers flag it.
     """
     check_same(parts, "run", "rate", "allowance", "memory", "samples", "unlike", "rounds")
-    able = np.array([part["able"] for part in parts])
-    by_node = zip(*(sorted(part["table"]["rows"]) for part in parts), strict=True)
-    rows = sorted(map(_merged_row, by_node), key=lambda row: -row[1] / max(able[:, row[0]].sum(), 1))
+    able, rows = np.array([part["able"] for part in parts]), []
+    for each in zip(*(sorted(part["table"]["rows"]) for part in parts), strict=True):
+        nodes, flags, heard, since, injected, because = zip(*each, strict=True)
+        first = min((t for t in since if t is not None), default=None)
+        rows.append([nodes[0], sum(flags), sum(heard), first, max(injected), because[flags.index(max(flags))]])
     merged = {
         **{name: entry for name, entry in parts[0].items() if name != "deviation"},
-        "table": {**parts[0]["table"], "rows": rows},
+        "table": {**parts[0]["table"], "rows": sorted(rows, key=lambda row: -row[1] / max(able[:, row[0]].sum(), 1))},
         "able": able.sum(0).tolist(),
         **concatenate(parts, "blind", "members"),
         "spread": {name: max(part["spread"][name] for part in parts) for name in parts[0]["spread"]},
         "known": {node: kind for part in parts for node, kind in part["known"].items()},
     }
     if all("votes" in part for part in parts):
-        merged |= _merged_matrices(parts, able)
-    return {**merged, "findings": _sentences(merged)}
-
-
-def _merged_row(rows: Sequence[Sequence[Any]]) -> list[Any]:
-    """A participant's row of the table, from its rows in all processes."""
-    flags, heard = (sum(row[place] for row in rows) for place in (1, 2))
-    since = min((row[3] for row in rows if row[3] is not None), default=None)
-    injected, because = max(row[4] for row in rows), max(rows, key=lambda row: row[1])[5]
-    return [rows[0][0], flags, heard, since, injected, because]
-
-
-def _merged_matrices(parts: Sequence[Json], able: NDArray[np.int64]) -> Json:
-    """The votes of all receivers, round by round, and the matrices by source and receiver."""
-    votes = np.array([part["votes"] for part in parts], dtype=float)
-    judges = np.where(np.isnan(votes), 0, able[:, None])  # assumes that as many could judge as in the last round
-    with np.errstate(invalid="ignore"):
-        share = (np.nan_to_num(votes) * judges).sum(0) / judges.sum(0)
-    matrices = {}
-    for name in MATRICES:
-        matrix = np.array(parts[0][name])
-        for part in parts:
-            matrix[:, part["members"]] = np.array(part[name])[:, part["members"]]
-        matrices[name] = matrix.tolist()
-    return {"votes": plain(share.tolist()), **matrices}
+        votes = np.array([part["votes"] for part in parts], dtype=float)
+        judges = np.where(np.isnan(votes), 0, able[:, None])  # assumes that as many could judge as in the last round
+        with np.errstate(invalid="ignore"):
+            merged["votes"] = plain(((np.nan_to_num(votes) * judges).sum(0) / judges.sum(0)).tolist())
+        for name in MATRICES:
+            matrix = np.array(parts[0][name])
+            for part in parts:
+                matrix[:, part["members"]] = np.array(part[name])[:, part["members"]]
+            merged[name] = matrix.tolist()
+    return {**merged, "findings": [*_sentences(merged)]}
 
 
 SECTION = Section(
@@ -120,10 +104,13 @@ def _run(args: argparse.Namespace, world: World) -> None:
 
 
 def _results(writer: Writer, verdict: Verdict, votes: Tensor, options: Json) -> Json:
-    network = writer.recording.network
+    network, rows = writer.recording.network, []
     injected, receivers = injected_faults(network), network.members or range(network.whole)
-    share = [-1.0 if math.isnan(vote) else vote for vote in votes[-1].tolist()]
-    rows = [_row(verdict, node, injected) for node in sorted(range(len(share)), key=lambda node: -share[node])]
+    for node in votes[-1].nan_to_num(-1).argsort(descending=True, stable=True).tolist():
+        flags, heard = verdict.flagged[node], int(verdict.heard[node].sum())
+        since = min(verdict.since[node][flags].tolist(), default=None)
+        because = _reason(verdict, node, flags) if flags.any() else ""
+        rows.append([node, int(flags.sum()), heard, since, injected.get(node, ""), because])
     results = {
         **writer.header("Who is unlike the others", COLUMNS, rows),
         **options,
@@ -137,30 +124,7 @@ def _results(writer: Writer, verdict: Verdict, votes: Tensor, options: Json) -> 
         "deviation": dict(zip(SIGNALS, verdict.deviation.tolist(), strict=True)),
         "known": {str(node): kind for node, kind in injected.items()},
     }
-    return {**results, "findings": _sentences(results)}
-
-
-def _sentences(results: Json) -> list[str]:
-    """Who stands out, how many receivers flag it, and on which terms."""
-    rows, able, blind = results["table"]["rows"], results["able"], results["blind"]
-    receivers = results.get("members") or range(len(able))
-    complete = len(receivers) == len(able)  # a single process does not know all injected faults
-    injected = {int(node): kind for node, kind in results["known"].items()} if complete else {}
-    suspects = [row[0] for row in rows if able[row[0]] and row[1] / able[row[0]] >= MAJORITY]
-    judged = [
-        *_suspicions(rows, able, suspects),
-        *([HONEST] if not results["unlike"] and set(suspects) - set(injected) else []),
-        *_injected(injected, suspects),
-        _terms(results, () if complete else receivers),
-    ]
-    return _who_can_judge(blind, len(receivers)) + (judged if any(able) else [])
-
-
-def _row(verdict: Verdict, node: int, injected: Mapping[int, str]) -> list[Any]:
-    flags, heard = verdict.flagged[node], int(verdict.heard[node].sum())
-    since = min(verdict.since[node][flags].tolist(), default=None)
-    reason = _reason(verdict, node, flags) if flags.any() else ""
-    return [node, int(flags.sum()), heard, since, injected.get(node, ""), reason]
+    return {**results, "findings": [*_sentences(results)]}
 
 
 def _reason(verdict: Verdict, node: int, flags: Tensor) -> str:
@@ -173,48 +137,42 @@ def _reason(verdict: Verdict, node: int, flags: Tensor) -> str:
     return ", and ".join(signal.above if beyond[signal] > 0 else signal.below for signal in named)
 
 
-def _who_can_judge(blind: Sequence[int], nodes: int) -> list[str]:
-    """How many of these receivers have enough neighbours to judge; nothing if all have."""
+def _sentences(results: Json) -> Iterator[str]:
+    """Who can judge, who stands out and why, which injected faults were flagged, and on which terms."""
+    rows, able, blind = results["table"]["rows"], results["able"], results["blind"]
+    receivers = results.get("members") or range(len(able))
+    complete = len(receivers) == len(able)  # a single process does not know all injected faults
+    injected = {int(node): kind for node, kind in results["known"].items()} if complete else {}
+    suspects = [row[0] for row in rows if able[row[0]] and row[1] / able[row[0]] >= MAJORITY]
     few = "fewer than three neighbours, too few to tell which one stands out"
-    if len(blind) == nodes:
-        return [f"No participant can judge: each has {few}. Use a topology with more neighbours."]
-    have = f"{comma_separated(blind)} {'have' if len(blind) > 1 else 'has'}"
-    return [f"Only {nodes - len(blind)} of {nodes} participants can judge: {have} {few}."] if blind else []
-
-
-def _suspicions(rows: Sequence[Sequence[Any]], able: Sequence[int], suspects: Sequence[int]) -> list[str]:
-    """Who is flagged by at least half of its receivers and why, and who by fewer."""
-    sentences = []
+    if len(blind) == len(receivers):
+        yield f"No participant can judge: each has {few}. Use a topology with more neighbours."
+    elif blind:
+        have = f"{comma_separated(blind)} {'have' if len(blind) > 1 else 'has'}"
+        yield f"Only {len(receivers) - len(blind)} of {len(receivers)} participants can judge: {have} {few}."
+    if not any(able):
+        return
     for node, flags, heard, since, _, because in (row for row in rows if row[0] in suspects):
         who = f"its {able[node]} receivers{' that can judge' if able[node] < heard else ''}"
-        sentences.append(f"Participant {node} is flagged by {flags} of {who}, first in round {since}: {because}.")
-    if any(able) and not suspects:
-        sentences.append("No participant is flagged by half of its receivers.")
-    if few := [row[0] for row in rows if row[1] and row[0] not in suspects]:
-        sentences.append(f"Flagged by fewer than half of their receivers: {comma_separated(few)}.")
-    return sentences
-
-
-def _injected(injected: Mapping[int, str], suspects: Sequence[int]) -> list[str]:
-    """Which injected faults were flagged; nothing if none were injected."""
-    if not injected:
-        return []
-    names = ", ".join(f"{node} ({kind})" for node, kind in sorted(injected.items()))
+        yield f"Participant {node} is flagged by {flags} of {who}, first in round {since}: {because}."
+    if not suspects:
+        yield "No participant is flagged by half of its receivers."
+    if unsure := [row[0] for row in rows if row[1] and row[0] not in suspects]:
+        yield f"Flagged by fewer than half of their receivers: {comma_separated(unsure)}."
     missed, wrong = sorted(set(injected) - set(suspects)), sorted(set(suspects) - set(injected))
-    flagged = "All were flagged" if len(injected) > 1 else "It was flagged"
-    flagged = f"Missed: {comma_separated(missed)}" if missed else flagged
-    nobody = "no one was wrongly flagged" if missed else "no one else was"
-    others = f"wrongly flagged: {comma_separated(wrong)}" if wrong else nobody
-    return [f"Injected: {names}. {flagged}; {others}."]
-
-
-def _terms(results: Json, own: Sequence[int]) -> str:
-    """Samples, rounds and the false-alarm rate; `own` lists the receivers of this process if there are others."""
+    if wrong and not results["unlike"]:
+        yield HONEST
+    if injected:
+        names = ", ".join(f"{node} ({kind})" for node, kind in sorted(injected.items()))
+        flagged = "All were flagged" if len(injected) > 1 else "It was flagged"
+        flagged = f"Missed: {comma_separated(missed)}" if missed else flagged
+        nobody = "no one was wrongly flagged" if missed else "no one else was"
+        yield f"Injected: {names}. {flagged}; {f'wrongly flagged: {comma_separated(wrong)}' if wrong else nobody}."
     on = f"on {results['samples']} of its own samples in each of {len(results['rounds'])} rounds"
     votes = "Votes are counted over all receivers; no participant alone can see them."
-    if own:
-        votes = f"Votes count the receivers of this process alone: {comma_separated(own)}."
-    return f"Each participant evaluated its neighbours' updates {on}. {_rate(results)} {votes}"
+    if not complete:
+        votes = f"Votes count the receivers of this process alone: {comma_separated(receivers)}."
+    yield f"Each participant evaluated its neighbours' updates {on}. {_rate(results)} {votes}"
 
 
 def _rate(results: Json) -> str:
@@ -223,17 +181,16 @@ def _rate(results: Json) -> str:
     Several processes cannot measure the allowance, so there is no --allowance to leave out.
     """
     rate = f"{100 * results['rate']:g} % per link and check"
-    spread, allowance = max(results["spread"].values()), results["allowance"]
     if results["unlike"]:
         return f"False-alarm rate: about {rate}, by the spread of each receiver's own neighbours (--unlike)."
-    several = "members" in results
+    spread, allowance, several = max(results["spread"].values()), results["allowance"], "members" in results
     among = " among the receivers of one process" if several else ""
     differ = f"honest-looking participants' long-run scores differ by up to {spread:.2f}{among}"
-    if allowance is None and spread > ALLOWANCE:
-        return f"False-alarm rate: about {rate}; {differ}, more than the usual {ALLOWANCE:g}, and that is allowed for."
-    if allowance is None or spread <= allowance:
-        allowed = ALLOWANCE if allowance is None else allowance
+    allowed = ALLOWANCE if allowance is None else allowance
+    if spread <= allowed:
         return f"False-alarm rate: {rate}; {differ}, and {allowed:g} is allowed for."
+    if allowance is None:
+        return f"False-alarm rate: about {rate}; {differ}, more than the usual {ALLOWANCE:g}, and that is allowed for."
     remedy = "Use a larger --allowance, or --unlike" if several else "Leave out --allowance, or use --unlike"
     beyond = f"because {differ}, beyond the allowance of {allowance:g}"
     return f"False-alarm rate: {'possibly ' * several}more than {rate}, {beyond}. {remedy}, to keep the rate."

@@ -54,18 +54,10 @@ class Verdict(NamedTuple):
 
 
 def detect(
-    network: Network,
-    rounds: Iterable[Round],
-    evaluation: Evaluation,
-    *,
-    rate: float = 0.01,
-    allowance: float | None = None,
-    memory: float = math.inf,
-    samples: int | None = None,
-    unlike: bool = False,
-    signals: Mapping[str, Signal] = SIGNALS,
-    look: Callable[[Network, Round, Evaluation], Received] = receive,
-) -> Iterator[Verdict]:
+    network: Network, rounds: Iterable[Round], evaluation: Evaluation, *, rate: float = 0.01,
+    allowance: float | None = None, memory: float = math.inf, samples: int | None = None, unlike: bool = False,
+    signals: Mapping[str, Signal] = SIGNALS, look: Callable[[Network, Round, Evaluation], Received] = receive,
+) -> Iterator[Verdict]:  # fmt: skip
     """Flag neighbours that are unlike the others after each round, live while training or from a recording.
 
     Args:

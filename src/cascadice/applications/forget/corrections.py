@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -18,7 +18,7 @@ from cascadice.applications.forget.removals import Part
 from cascadice.engine import send
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network, Weights, rates
-from cascadice.engine.operator import Exchange, Operator
+from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import Adjoint, Draw, Perturbation, Round, rows_of
 from cascadice.topology import links
 
@@ -33,7 +33,6 @@ class _Trajectory(NamedTuple):
     """Training with weight α: θ(α) (None: as recorded), dθ/dα, and the participants that the change has reached."""
 
     alpha: float
-    weight: float
     at: Participants | None
     tangent: Participants
     reached: Bool[Tensor, " n"]
@@ -47,15 +46,15 @@ def along(push: Push, points_and_weights: Callable[[int], list[tuple[float, floa
     """θ(1) − Σ weight · dθ/dα(α), following the trajectories of all points α side by side."""
 
     def correct(operator: Operator, parts: Parts, points: int) -> Participants:
-        network, nobody = operator.network, torch.zeros(operator.network.nodes, dtype=torch.bool)
-        trained, still = network.initial, _bare(tree_map(torch.zeros_like, network.initial))
-        trajectories = [_Trajectory(alpha, weight, None, still, nobody) for alpha, weight in points_and_weights(points)]
+        trained, weighted = operator.network.initial, points_and_weights(points)
+        nobody, still = torch.zeros(operator.network.nodes, dtype=torch.bool), tree_map(torch.zeros_like, trained)
+        trajectories = [_Trajectory(alpha, None, still._replace(buffers={}), nobody) for alpha, _ in weighted]
         for round_, part in parts:
             trajectories = [_advanced(operator, round_, part, trajectory, push) for trajectory in trajectories]
             trained = round_.after
-        weights, tangents = [t.weight for t in trajectories], [t.tangent for t in trajectories]
+        tangents, weights = [trajectory.tangent for trajectory in trajectories], [weight for _, weight in weighted]
         total = tree_map(lambda *each: sum(w * one for w, one in zip(weights, each, strict=True)), *tangents)
-        result = tree_map(torch.sub, _bare(trained), total)
+        result = tree_map(torch.sub, trained._replace(buffers={}), total)
         # Adam takes the root of its second moment; a linear correction may make it negative, so keep the trained one
         state = {name: own if bool((own >= 0).all()) else result.state[name] for name, own in trained.state.items()}
         return Participants(result.theta, state, trained.buffers)
@@ -64,37 +63,31 @@ def along(push: Push, points_and_weights: Callable[[int], list[tuple[float, floa
 
 
 def _advanced(operator: Operator, round_: Round, part: Part, trajectory: _Trajectory, push: Push) -> _Trajectory:
-    """The trajectory one round later: local work, then gossip."""
-    reached = _concerned(operator, trajectory.reached | part.nodes)
-    if not bool(reached.any()):
+    """The trajectory one round later: local work, then gossip, which is linear and leaves optimizer state as it is."""
+    rows = _repeating(operator, trajectory.reached, part)
+    if not rows:
         return trajectory
     at = round_.before if trajectory.at is None else trajectory.at
-    half, tangent = push(operator, round_, part, at, trajectory, _indices(reached))
+    half, tangent = push(operator, round_, part, at, trajectory, rows)
     exchange = operator.exchange(round_)
-    if operator.network.members:
-        here = None if trajectory.alpha == 1 else exchange.apply(round_, half)
-        return trajectory._replace(at=here, tangent=_averaged(exchange, round_, tangent), reached=reached)
-    nodes = reached.nonzero().flatten().to(tangent.theta.device)
-    sent = Perturbation(nodes, torch.zeros_like(nodes), *rows_of(tangent, nodes)[:2])
-    change = exchange.push(round_, None, None, sent)
+    if operator.network.members:  # gossip is linear, so a change is sent as parameters are
+        still = tree_map(torch.zeros_like, round_.half.buffers)
+        theta = exchange.apply(round_, Participants(tangent.theta, {}, still)).theta
+    else:  # cheaper if few are reached
+        nodes = torch.tensor(rows, device=tangent.theta.device)
+        sent = Perturbation(nodes, torch.zeros_like(nodes), tangent.theta[nodes], {})
+        change = exchange.push(round_, None, None, sent)
+        theta = torch.zeros_like(tangent.theta).index_copy_(0, change.nodes, change.theta)
     return trajectory._replace(
         at=None if trajectory.alpha == 1 else exchange.apply(round_, half),
-        tangent=_put(
-            tree_map(torch.zeros_like, tangent), Participants(change.theta, change.state, {}), change.nodes.tolist()
-        ),
-        reached=torch.zeros_like(reached).index_fill_(0, change.nodes.cpu(), True),
+        tangent=tangent._replace(theta=theta),
+        reached=_reached_after(operator, round_, rows),
     )
 
 
-def _concerned(operator: Operator, reached: Bool[Tensor, " n"]) -> Bool[Tensor, " n"]:
+def _repeating(operator: Operator, reached: Bool[Tensor, " n"], part: Part) -> list[int]:
     """Whose work is repeated: across processes everybody's, because no process knows whom a change has reached."""
-    return torch.ones_like(reached) if operator.network.members else reached
-
-
-def _averaged(exchange: Exchange, round_: Round, tangent: Participants) -> Participants:
-    """dθ/dα after gossip. Gossip is linear, so it is sent as parameters are; optimizer state is not sent."""
-    still = {name: torch.zeros_like(buffer) for name, buffer in round_.half.buffers.items()}
-    return tangent._replace(theta=exchange.apply(round_, Participants(tangent.theta, {}, still)).theta)
+    return list(range(len(reached))) if operator.network.members else _indices(reached | part.nodes)
 
 
 def pushed(
@@ -125,7 +118,7 @@ def coasted(
     tangent = _rolled(network, round_.draw, trajectory.tangent)
     if changed := _indices(part.nodes):
         without = work_without(operator, round_.draw, at, part, changed, round_.half)
-        removed = tree_map(torch.sub, _bare(round_.half), _bare(without))
+        removed = tree_map(torch.sub, round_.half, without)._replace(buffers={})
         tangent = tree_map(torch.add, tangent, removed)
     return round_.half, tangent
 
@@ -157,13 +150,10 @@ def replayed(operator: Operator, parts: Parts, points: int) -> Participants:
     now, reached = operator.network.initial, torch.zeros(operator.network.nodes, dtype=torch.bool)
     for round_, part in parts:
         at = now if bool(reached.any()) else round_.before
-        reached = _concerned(operator, reached | part.nodes)
-        if bool(reached.any()):
-            half = work_without(operator, round_.draw, at, part, _indices(reached), round_.half)
-            now = operator.exchange(round_).apply(round_, half)
-            reached = reached if operator.network.members else _reached_after(round_.W, reached, bool(now.state))
-        else:
-            now = round_.after
+        now = round_.after
+        if rows := _repeating(operator, reached, part):
+            half = work_without(operator, round_.draw, at, part, rows, round_.half)
+            now, reached = operator.exchange(round_).apply(round_, half), _reached_after(operator, round_, rows)
     return now
 
 
@@ -188,21 +178,21 @@ def _weights(part: Part, rows: list[int], like: Tensor, forgotten: float, kept: 
     return Weights(*((torch.where(of, *numbers),) if bool(of.any()) else () for of in chosen))
 
 
-def _reached_after(W: Float[Tensor, "n n"], reached: Tensor, stateful: bool) -> Bool[Tensor, " n"]:
-    """Whom a change has reached after gossip; changed optimizer state stays where it is."""
-    receivers, senders, _ = (column.cpu() for column in links(W))
-    after = reached.clone() if stateful else torch.zeros_like(reached)
-    after[receivers[reached[senders]]] = True
+def _reached_after(operator: Operator, round_: Round, rows: list[int]) -> Bool[Tensor, " n"]:
+    """Whom a change of these rows has reached after gossip; changed optimizer state stays where it is."""
+    here = torch.zeros(operator.network.nodes, dtype=torch.bool)
+    here[rows] = True
+    if operator.network.members:
+        return here
+    receivers, senders, _ = (column.cpu() for column in links(round_.W))
+    after = here.clone() if round_.half.state else torch.zeros_like(here)
+    after[receivers[here[senders]]] = True
     return after
 
 
 def _indices(chosen: Tensor) -> list[int]:
     numbers: list[int] = chosen.nonzero().flatten().tolist()
     return numbers
-
-
-def _bare(participants: Participants) -> Participants:
-    return participants._replace(buffers={})
 
 
 def _rows(participants: Participants, rows: list[int]) -> Participants:

@@ -5,23 +5,23 @@ The record does not prove that every trace is gone; its entry `proved` says what
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from hashlib import file_digest
 from itertools import chain
 from math import isfinite, nan
+from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from cascadice.applications.forget.audit import audit, models_digest
 from cascadice.applications.forget.charts import charts
 from cascadice.applications.forget.idea import LEVELS, Corrected, forget, nothing_to_forget, repair
 from cascadice.applications.forget.removals import Removal, check_removal, forgotten_samples
-from cascadice.applications.forget.traces import Trace, distance, trace
+from cascadice.applications.forget.traces import distance, trace
 from cascadice.applications.plain import Json
-from cascadice.applications.writer import Section, Writer, comma_separated, open_writer, run_in_processes
+from cascadice.applications.writer import Section, comma_separated, open_writer, run_in_processes
+from cascadice.engine import Participants
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.names import lookup
 from cascadice.runs import store
@@ -35,16 +35,6 @@ ENOUGH_SAMPLES = 10  # for an AUC that means something
 MODELS = "models"  # a separate folder: a checkpoint beside the results would look like that of a run
 CHECKPOINT = f"{MODELS}/checkpoint.safetensors"
 COLUMNS = ("models", "test loss", "test accuracy", "membership AUC", "distance left")
-SECTION = Section(
-    "How can a participant's data be removed?",
-    "cascadice forget {run} --participant 0",
-    "Membership AUC: how well the forgotten samples can be told from unseen ones by their loss; 0.5 is guessing, 1 is "
-    "certain. Distance left: how far the models still are from models that never used the data; 1 = as trained, "
-    "0 = exact.",
-    audit,
-    charts=charts,
-    run_length=lambda results: results["next_round"] - results["how"]["repairs"],
-)
 EXACT = (
     "Proved: these models equal a replay of the recorded rounds without what was forgotten; not proved: that the "
     "recording is complete, or that no copy of the data or of earlier models is kept elsewhere."
@@ -55,18 +45,35 @@ ESTIMATED = (
 )
 
 
-Request = tuple[tuple[int, ...], tuple[int, ...], range | None]
-"""The participants, samples and rounds (None: all) to forget."""
+def models_digest(path: Path) -> str:
+    """The SHA-256 of a whole file with models."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
-class _Measured(NamedTuple):
-    """Seconds it took, the distance left (None if unknown), how far each model moved, and traces by model name."""
+def audit(results: Json, folder: Path) -> list[str]:
+    """Compare the models with the digest in `forget.json`; ValueError if they are missing or were changed."""
+    name, expected = str(results.get("models")), results.get("models_digest")
+    if expected is None:
+        return ["Not checked: the record does not hold the digest of the models."]
+    path = folder / name
+    if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):  # resolving links in a circle fails
+        raise ValueError(f"the models that it is about, {name}, are missing.")
+    if (digest := models_digest(path)) != expected:
+        raise ValueError(f"{name} holds other models: its digest is {digest[:12]}…, not {str(expected)[:12]}….")
+    return [f"Checked: {name} holds the models that this record is about."]
 
-    seconds: float
-    left: float | None
-    change: list[float]
-    traces: dict[str, Trace]
-    members: int
+
+SECTION = Section(
+    "How can a participant's data be removed?",
+    "cascadice forget {run} --participant 0",
+    "Membership AUC: how well the forgotten samples can be told from unseen ones by their loss; 0.5 is guessing, 1 is "
+    "certain. Distance left: how far the models still are from models that never used the data; 1 = as trained, "
+    "0 = exact.",
+    audit,
+    charts=charts,
+    run_length=lambda results: results["next_round"] - results["how"]["repairs"],
+)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -74,52 +81,85 @@ def run(args: argparse.Namespace) -> None:
     run_in_processes(args, "forget", partial(_run, request=_request(args)))
 
 
-def _run(args: argparse.Namespace, world: World, request: Request) -> None:
-    """Forget, then measure what is left; with --check, also compare with a replay."""
-    recording, rounds = open_from(args, world), request[-1]
-    numbers, removal = _rounds_to_read(recording, rounds), Removal(*request)
-    check_removal(recording.network, removal)
+def _run(
+    args: argparse.Namespace, world: World, request: tuple[tuple[int, ...], tuple[int, ...], range | None]
+) -> None:
+    """Forget these participants' updates or samples in these rounds, and measure what is left."""
+    recording = open_from(args, world)
+    network, read, removal = recording.network, _rounds_to_read(recording, request[-1]), Removal(*request)
+    check_removal(network, removal)
     writer = open_writer(args, recording, "forget", CHECKPOINT)
-    with world.exchange(recording.network) as exchange:
-        corrected, measured = _measure(recording, numbers, removal, args, world, exchange)
-    folder, layout = writer.folder / MODELS, store.layout(recording.network.learner.training)
-    store.save_checkpoint(folder, corrected.t, corrected.participants, run=recording.fingerprint, layout=layout)
-    writer.write(_results(writer, numbers, removal, args, corrected, measured), SECTION)
-    writer.print_files()
-
-
-def _results(
-    writer: Writer, numbers: range, removal: Removal, args: argparse.Namespace, corrected: Corrected,
-    measured: _Measured,
-) -> Json:  # fmt: skip
-    rounds, proved = removal.rounds or numbers, EXACT if args.level == "replay" else ESTIMATED
-    forgotten = {
-        "participants": removal.nodes,
-        "samples": removal.samples,
-        "rounds": [rounds[0], rounds[-1]],
-        "updates": corrected.updates,
-        "uses": corrected.uses.tolist(),
-        "distinct_samples": measured.members,
-    }
-    return {
-        **writer.header(f"{_subject(removal)} forgotten", COLUMNS, _rows(measured)),
-        "findings": [*_sentences(writer.recording, numbers, removal, args, corrected, measured), proved],
+    with world.exchange(network) as exchange:
+        models, measured = _forget(args, recording, read, removal, world, exchange)
+    layout, t = store.layout(network.learner.training), read.stop + args.repair
+    store.save_checkpoint(writer.folder / MODELS, t, models, run=recording.fingerprint, layout=layout)
+    rounds, left, traces = removal.rounds or read, measured["distance"], measured["traces"]
+    lefts = {} if left is None else {TRAINED: 1.0, FORGOTTEN: round(left, 4), NEVER: 0.0}
+    rows = [[name, *(round(_mean(of), 4) for of in one.values()), lefts.get(name)] for name, one in traces.items()]
+    forgotten = {"participants": removal.nodes, "samples": removal.samples, "rounds": [rounds[0], rounds[-1]]}
+    proved = EXACT if args.level == "replay" else ESTIMATED
+    results = {
+        **writer.header(f"{_subject(removal)} forgotten", COLUMNS, rows),
         "proved": proved,
-        "forgotten": forgotten,
+        "forgotten": forgotten | measured.pop("forgotten"),
         "how": {"level": args.level, "points": args.points, "repairs": args.repair, "checked": args.check},
-        "next_round": corrected.t,
-        "seconds": measured.seconds,
-        "distance": measured.left,
-        "change": measured.change,
+        "next_round": t,
+        **measured,
         **writer.members(),
-        "traces": {name: {k: v.tolist() for k, v in one._asdict().items()} for name, one in measured.traces.items()},
         "models": CHECKPOINT,
         "models_digest": models_digest(writer.folder / CHECKPOINT),
     }
+    writer.write(results | {"findings": [*_sentences(results, removal, read, network.whole), proved]}, SECTION)
+    writer.print_files()
 
 
-def _request(args: argparse.Namespace) -> Request:
-    """What the flags ask to forget; ValueError if they contradict one another."""
+def _forget(
+    args: argparse.Namespace, recording: Recording, read: range, removal: Removal, world: World,
+    exchange: Exchange | None,
+) -> tuple[Participants, Json]:  # fmt: skip
+    """The corrected models of this process, and what was measured in those of all processes."""
+    network, began = recording.network, perf_counter()
+    operator = Operator(network, exchange)
+
+    def without(level: str) -> Corrected:
+        return forget(network, recording.load_rounds(read), removal, level, args.points, operator=operator)
+
+    def repaired(corrected: Corrected) -> Participants:
+        return repair(network, corrected, removal, args.repair, operator=operator).participants
+
+    corrected = without(args.level)
+    updates, *uses = (int(number) for number in world.total(corrected.updates, *corrected.uses.tolist()))
+    if not updates and not sum(uses):
+        raise nothing_to_forget(removal, read)
+    seconds, exact = perf_counter() - began, corrected if args.level == "replay" else None
+    (last,) = recording.load_rounds([read[-1]])
+    models = {TRAINED: last.after, FORGOTTEN: repaired(corrected)}
+    never = models[FORGOTTEN]
+    if args.check and exact is None:
+        exact = without("replay")
+        models[NEVER] = never = repaired(exact)
+    draws = (round_.draw for round_ in recording.load_rounds(read))
+    members = network.data.train.subset(forgotten_samples(removal, draws, network.whole, network.members))
+    left = nan
+    if exact is not None:
+        left = distance(models[FORGOTTEN], last.after, never, start=exact.participants, total=world.total)
+    moved = (models[FORGOTTEN].theta - last.after.theta).double().norm(dim=1).tolist()
+    traces = {name: trace(network, one, members)._asdict() for name, one in models.items()}
+    own = {name: {what: values.tolist() for what, values in one.items()} for name, one in traces.items()}
+    times, counts, changes, each = zip(*world.tell([seconds, len(members), moved, own]), strict=True)
+    return models[FORGOTTEN], {
+        "forgotten": {"updates": updates, "uses": uses, "distinct_samples": sum(counts)},
+        "seconds": max(times),
+        "distance": left if isfinite(left) else None,
+        "change": [*chain(*changes)],
+        "traces": {
+            name: {what: [*chain(*(part[name][what] for part in each))] for what in one} for name, one in own.items()
+        },
+    }
+
+
+def _request(args: argparse.Namespace) -> tuple[tuple[int, ...], tuple[int, ...], range | None]:
+    """The participants, samples and rounds (None: all) to forget; ValueError if the flags contradict one another."""
     if args.round is not None and (args.participant is None or args.samples is not None or args.within is not None):
         raise ValueError("--round T is for one batch: combine it with --participant K and nothing else.")
     if args.participant is None and args.samples is None:
@@ -159,86 +199,39 @@ def _rounds_to_read(recording: Recording, rounds: range | None) -> range:
     return range(asked.start, span.stop)
 
 
-def _measure(
-    recording: Recording, numbers: range, removal: Removal, args: argparse.Namespace, world: World,
-    exchange: Exchange | None,
-) -> tuple[Corrected, _Measured]:  # fmt: skip
-    network, began = recording.network, perf_counter()
-    operator = Operator(network, exchange)
-    corrected = forget(network, recording.load_rounds(numbers), removal, args.level, args.points, operator=operator)
-    updates, *uses = (int(number) for number in world.total(corrected.updates, *corrected.uses.tolist()))
-    if not updates and not sum(uses):
-        raise nothing_to_forget(removal, numbers)
-    corrected = corrected._replace(updates=updates, uses=torch.tensor(uses, dtype=torch.int64))
-    seconds = perf_counter() - began
-    (last,) = recording.load_rounds([numbers[-1]])
-    models = {TRAINED: last.after}
-    exact = corrected if args.level == "replay" else None
-    if exact is None and args.check:
-        exact = forget(network, recording.load_rounds(numbers), removal, "replay", operator=operator)
-        models[NEVER] = repair(network, exact, removal, args.repair, operator=operator).participants
-    corrected = repair(network, corrected, removal, args.repair, operator=operator)
-    models[FORGOTTEN] = corrected.participants
-    draws = (round_.draw for round_ in recording.load_rounds(numbers))
-    members = network.data.train.subset(forgotten_samples(removal, draws, network.whole, network.members))
-    traces = {name: trace(network, models[name], members) for name in (TRAINED, FORGOTTEN, NEVER) if name in models}
-    change, left = (models[FORGOTTEN].theta - models[TRAINED].theta).double().norm(dim=1), nan
-    if exact is not None:
-        never = models.get(NEVER, models[FORGOTTEN])
-        left = distance(models[FORGOTTEN], models[TRAINED], never, start=exact.participants, total=world.total)
-    measured = _Measured(seconds, left if isfinite(left) else None, change.tolist(), traces, len(members))
-    return corrected, _merged(measured, world)
+def _mean(values: Sequence[float]) -> float:
+    """The mean of the numbers that are known: processes without the forgotten samples cannot measure membership."""
+    return float(torch.tensor(values, dtype=torch.float64).nanmean())
 
 
-def _merged(own: _Measured, world: World) -> _Measured:
-    """Merge the measurements of all processes: a few numbers per participant."""
-    if world.alone:
-        return own
-    traces_here = {name: [values.tolist() for values in one] for name, one in own.traces.items()}
-    parts = world.tell([own.seconds, own.change, own.members, traces_here])
-    seconds, change, members, traces = zip(*parts, strict=True)
-    joined = {name: Trace(*map(_joined, zip(*(each[name] for each in traces), strict=True))) for name in own.traces}
-    return _Measured(max(seconds), own.left, _joined(change).tolist(), joined, sum(members))
-
-
-def _joined(values: Sequence[list[float]]) -> Tensor:
-    return torch.tensor(list(chain(*values)), dtype=torch.float64)
-
-
-def _mean(values: Tensor) -> float:
-    return float(values.double().nanmean())  # processes without the forgotten samples cannot measure membership
-
-
-def _rows(measured: _Measured) -> list[list[Any]]:
-    left = {TRAINED: 1.0, FORGOTTEN: round(measured.left, 4), NEVER: 0.0} if measured.left is not None else {}
-    means = {name: [round(_mean(values), 4) for values in one] for name, one in measured.traces.items()}
-    return [[name, *each, left.get(name)] for name, each in means.items()]
-
-
-def _sentences(
-    recording: Recording, numbers: range, removal: Removal, args: argparse.Namespace, corrected: Corrected,
-    measured: _Measured,
-) -> list[str]:  # fmt: skip
-    rounds = removal.rounds or numbers
-    count = _count(int(corrected.uses.sum()), "use") if removal.samples else _count(corrected.updates, "update")
-    level = f"{args.level}, {args.points} points" if args.level == "path-integrated" else args.level
-    repaired = f"; then {_count(args.repair, 'round')} of training without it" if args.repair else ""
-    sentences = [
-        f"Forgotten in all {recording.network.whole} models: {_subject(removal)}, {count} in {_span(rounds)}.",
-        f"Method: {level} ({LEVELS[args.level].description}), {measured.seconds:.1f} s{repaired}.",
-    ]
-    if not any(measured.change):
-        return [*sentences, "Nothing changed: what was to be forgotten had no effect in these rounds."]
-    what = _subject(removal) if removal.samples else f"the updates of {_subject(removal)}"
-    sentences += [_error(args, measured.left, f"{what} in {_span(rounds)}"), *_comparisons(measured)]
-    if unused := [s for s, times in zip(removal.samples, corrected.uses.tolist(), strict=True) if not times]:
-        sentences.append(f"Never used in these rounds, so there was nothing to forget: samples {_some(unused)}.")
-    if others := [part for part in (range(rounds.start), range(rounds.stop, numbers.stop)) if part and removal.rounds]:
+def _sentences(results: Json, removal: Removal, read: range, models: int) -> Iterator[str]:
+    """What was forgotten and how, what that changed, and what was not forgotten."""
+    how, forgotten, rounds = results["how"], results["forgotten"], removal.rounds or read
+    subject, span, uses = _subject(removal), _span(rounds), forgotten["uses"]
+    count = _count(sum(uses), "use") if removal.samples else _count(forgotten["updates"], "update")
+    yield f"Forgotten in all {models} models: {subject}, {count} in {span}."
+    level = f"{how['level']}, {how['points']} points" if how["level"] == "path-integrated" else how["level"]
+    repaired = f"; then {_count(how['repairs'], 'round')} of training without it" if how["repairs"] else ""
+    yield f"Method: {level} ({LEVELS[how['level']].description}), {results['seconds']:.1f} s{repaired}."
+    if not any(results["change"]):
+        yield "Nothing changed: what was to be forgotten had no effect in these rounds."
+        return
+    what = f"{'' if removal.samples else 'the updates of '}{subject} in {span}"
+    yield _error(how["level"], results["distance"], what)
+    accuracy = _change(results, "accuracy", 3) if all(map(isfinite, results["traces"][TRAINED]["accuracy"])) else ""
+    yield f"Mean test loss {_change(results, 'loss', 4)}{accuracy and f', accuracy {accuracy}'}."
+    if members := forgotten["distinct_samples"]:
+        attack = "Membership AUC, forgotten samples against test samples by their loss"
+        few = f"; measured on only {_count(members, 'sample')}" if members < ENOUGH_SAMPLES else ""
+        yield f"{attack}: {_change(results, 'membership', 3)}; 0.5 is chance{few}."
+    if unused := [sample for sample, times in zip(removal.samples, uses, strict=True) if not times]:
+        yield f"Never used in these rounds, so there was nothing to forget: samples {_some(unused)}."
+    others = [part for part in (range(rounds.start), range(rounds.stop, read.stop)) if part]
+    if removal.rounds and others:
         spans = " and ".join(map(_span, others))
-        sentences.append(f"Not forgotten: what was learned from it in {spans} (requested: {_span(rounds)} only).")
-    if removal.rounds is None and numbers[0] > 0:
-        sentences.append(f"Rounds before {numbers[0]} were not recorded; what was learned in them stays.")
-    return sentences
+        yield f"Not forgotten: what was learned from it in {spans} (requested: {span} only)."
+    if removal.rounds is None and read.start > 0:
+        yield f"Rounds before {read.start} were not recorded; what was learned in them stays."
 
 
 def _subject(removal: Removal) -> str:
@@ -259,9 +252,9 @@ def _span(rounds: range) -> str:
     return f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
 
 
-def _error(args: argparse.Namespace, left: float | None, what: str) -> str:
+def _error(level: str, left: float | None, what: str) -> str:
     """Whether the models are exact, or how far they are from exact ones."""
-    if args.level == "replay":
+    if level == "replay":
         return f"Exact: these are the models of the same run without {what}."
     if left is None:
         return "This is an estimate, not checked: --check replays the rounds and measures its error."
@@ -269,20 +262,8 @@ def _error(args: argparse.Namespace, left: float | None, what: str) -> str:
     return f"Distance left to models that never used it: {left:.3f} (1: as trained, 0: exact).{worse}"
 
 
-def _comparisons(measured: _Measured) -> list[str]:
-    traces = measured.traces
-
-    def change(name: str, digits: int) -> str:
-        before, after = (_mean(getattr(traces[which], name)) for which in (TRAINED, FORGOTTEN))
-        aim = f" (never used: {_mean(getattr(traces[NEVER], name)):.{digits}f})" if NEVER in traces else ""
-        return f"{before:.{digits}f} -> {after:.{digits}f}{aim}"
-
-    accuracy = f", accuracy {change('accuracy', 3)}" if bool(traces[TRAINED].accuracy.isfinite().all()) else ""
-    if not measured.members:
-        return [f"Mean test loss {change('loss', 4)}{accuracy}."]
-    few = f"; measured on only {_count(measured.members, 'sample')}" if measured.members < ENOUGH_SAMPLES else ""
-    return [
-        f"Mean test loss {change('loss', 4)}{accuracy}.",
-        f"Membership AUC, forgotten samples against test samples by their loss: {change('membership', 3)}; 0.5 is "
-        f"chance{few}.",
-    ]
+def _change(results: Json, what: str, digits: int) -> str:
+    """A mean over all models as they were trained and after forgetting; with --check, also what it should be."""
+    mean = {name: f"{_mean(one[what]):.{digits}f}" for name, one in results["traces"].items()}
+    aim = f" (never used: {mean[NEVER]})" if NEVER in mean else ""
+    return f"{mean[TRAINED]} -> {mean[FORGOTTEN]}{aim}"

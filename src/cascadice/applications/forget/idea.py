@@ -42,14 +42,9 @@ class Corrected(NamedTuple):
 
 
 def forget(
-    network: Network,
-    rounds: Iterable[Round],
-    removal: Removal,
-    level: str = "replay",
-    points: int = 2,
-    *,
+    network: Network, rounds: Iterable[Round], removal: Removal, level: str = "replay", points: int = 2, *,
     operator: Operator | None = None,
-) -> Corrected:
+) -> Corrected:  # fmt: skip
     """Correct everyone's model after the last of these rounds, as if what is removed had not been used in them.
 
     Batches, mixing matrices and learning rates stay as they were. What was learned before the first round stays too.
@@ -92,7 +87,12 @@ def forget(
             yield round_, part
 
     participants = correct(operator or Operator(network), parts(), points)
-    _check_end(removal, span, bool(network.members) or bool(updates + uses.sum()))
+    if not span:
+        raise ValueError("there must be at least one round to forget something in; found none.")
+    if removal.rounds is not None and removal.rounds[-1] > span[-1]:
+        raise ValueError(f"round {removal.rounds[-1]} is to be forgotten, but the rounds end with {span[-1]}.")
+    if not network.members and not bool(updates + uses.sum()):
+        raise nothing_to_forget(removal, span)
     return Corrected(level, span[-1] + 1, participants, int(updates), uses)
 
 
@@ -105,15 +105,6 @@ def _check_next(network: Network, removal: Removal, round_: Round, span: Sequenc
         raise ValueError(f"rounds must be consecutive; round {span[-1]} is followed by {round_.t}.")
     if not span and removal.rounds is not None and removal.rounds.start < round_.t:
         raise ValueError(f"round {removal.rounds.start} is to be forgotten, but the rounds begin with {round_.t}.")
-
-
-def _check_end(removal: Removal, span: Sequence[int], used: bool) -> None:
-    if not span:
-        raise ValueError("there must be at least one round to forget something in; found none.")
-    if removal.rounds is not None and removal.rounds[-1] > span[-1]:
-        raise ValueError(f"round {removal.rounds[-1]} is to be forgotten, but the rounds end with {span[-1]}.")
-    if not used:
-        raise nothing_to_forget(removal, span)
 
 
 def nothing_to_forget(removal: Removal, span: Sequence[int]) -> ValueError:

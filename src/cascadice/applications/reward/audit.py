@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +26,7 @@ TOLERANCE = 1e-5  # of the budget; the table has six digits after the point
 def audit(results: Json, folder: Path) -> list[str]:
     """Compute the payments again from the ledger and compare; return sentences about what was checked.
 
-    Raises:
-        ValueError: If the payments or the table do not follow from the ledger, or if that cannot be checked, because
-            the terms or the ledger are missing or the ledger was altered.
-
-    Example:
-        >>> audit(read_json(folder / "reward.json"), folder)  # doctest: +SKIP
-        ['Computed again from the ledger: these are the payments that its 120 rounds give.']
+    ValueError if they do not follow from the ledger, or if terms or the ledger are missing or were altered.
     """
     ledger = ledger_of(results, folder)
     if ledger.note.get("run") != results.get("run"):
@@ -86,33 +82,35 @@ def _entered(ledger: Ledger, seal: str) -> list[int]:
 
 
 def _compare(results: Json, contributions: torch.Tensor, nodes: list[int], run: Path) -> None:
+    """ValueError unless credit, payments and table are those that the terms give for these contributions."""
     names = ("budget", "floor", "clawback")
     if not all(isinstance(results[name], (int, float)) for name in names):
         raise ValueError(f"{', '.join(names)} must be numbers.")
     budget, floor, clawback = (float(results[name]) for name in names)
     others, weight = _others(results, run)
-    more: Json = {"others": others, "total": lambda own: [own[0] + weight]}
-    terms: Json = {"floor": floor, "clawback": clawback, "rule": str(results.get("payout", FIRST_RULE))}
-    payout = pay(contributions, budget, **terms, **more)
-    payments = payout.payment.tolist()
+    rule = str(results.get("payout", FIRST_RULE))
+    payout = pay(
+        contributions, budget, floor=floor, clawback=clawback, rule=rule, others=others,
+        total=lambda own: [own[0] + weight],
+    )  # fmt: skip
+    payments, listed = payout.payment.tolist(), results["payments"]
     if "credit" in results and not _close(results["credit"], payout.credit):
         raise ValueError("its credit does not follow from the ledger.")
-    rows, listed = {row[0]: row[1] for row in results["table"]["rows"]}, dict(enumerate(results["payments"]))
-    for place, (node, payment) in enumerate(zip(nodes, payments, strict=True)):
-        for paid in (listed.get(place), rows.get(node)):
+    rows = {row[0]: row[1] for row in results["table"]["rows"]}
+    for node, payment, of_list in zip_longest(nodes, payments, listed[: len(nodes)]):
+        for paid in (of_list, rows.get(node)):
             if not isinstance(paid, (int, float)) or not abs(paid - payment) <= TOLERANCE * budget + 1e-6:
                 raise ValueError(f"it pays participant {node} {paid}; by the ledger it is {payment:.6g}.")
-    if len(payments) != len(results["payments"]) or len(payments) != len(rows):
-        raise ValueError(f"it pays {len(results['payments'])} participants; the ledger has {len(payments)}.")
+    if not len(payments) == len(listed) == len(rows):
+        raise ValueError(f"it pays {len(listed)} participants; the ledger has {len(payments)}.")
 
 
 def _close(found: object, expected: torch.Tensor) -> bool:
     """Whether a list from a file holds these numbers."""
-    try:
+    with suppress(ValueError, TypeError, RuntimeError):
         values = torch.tensor(found, dtype=torch.float64)
-    except (ValueError, TypeError, RuntimeError):
-        return False
-    return values.shape == expected.shape and torch.allclose(values, expected, rtol=TOLERANCE, atol=1e-12)
+        return values.shape == expected.shape and torch.allclose(values, expected, rtol=TOLERANCE, atol=1e-12)
+    return False
 
 
 def check_weights(parts: Sequence[Json]) -> None:

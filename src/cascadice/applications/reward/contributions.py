@@ -60,14 +60,9 @@ def columns_of(entry: Entry) -> Columns:
 
 
 def by_whole_run(
-    network: Network,
-    rounds: Rounds,
-    evaluation: Evaluation,
-    *,
-    points: int = POINTS,
-    samples: bool = False,
+    network: Network, rounds: Rounds, evaluation: Evaluation, *, points: int = POINTS, samples: bool = False,
     played: Callable[[], None] | None = None,
-) -> list[Entry]:
+) -> list[Entry]:  # fmt: skip
     """Share out what the whole run did to the final models, among participants and rounds.
 
     These are `influence.whole_run_shares`: over all rounds they sum to f(1) − f(0), up to the error of the quadrature.
@@ -91,10 +86,9 @@ def by_whole_run(
 
 def entries_of(shares: WholeRun, samples: bool, nodes: tuple[int, ...] = ()) -> list[Entry]:
     """Whole-run shares as one entry per round, with the shares of samples if `samples`."""
-    return [
-        Entry(shares.first + t, row, *((shares.samples[t], shares.drawn[t]) if samples else ()))._replace(nodes=nodes)
-        for t, row in enumerate(shares.by_round)
-    ]
+    none = [None] * len(shares.by_round)
+    rows = zip(shares.by_round, *((shares.samples, shares.drawn) if samples else (none, none)), strict=True)
+    return [Entry(t, scores, of, drawn, nodes) for t, (scores, of, drawn) in enumerate(rows, shares.first)]
 
 
 def by_shares(
@@ -158,9 +152,8 @@ def by_horizon(
             batches.append(round_.draw.batch.cpu().flatten(1))
             yield round_
 
-    for scored in full_horizon(
-        network, remembered(), evaluation, samples=samples, operator=Operator(network, exchange)
-    ):
+    operator = Operator(network, exchange)
+    for scored in full_horizon(network, remembered(), evaluation, samples=samples, operator=operator):
         batch = batches.pop()
-        entry = Entry(scored.t, scored.participants, *((scored.samples, batch) if samples else ()))
-        yield entry._replace(nodes=network.members)
+        entry = Entry(scored.t, scored.participants, nodes=network.members)
+        yield entry._replace(samples=scored.samples, draw=batch) if samples else entry

@@ -15,7 +15,7 @@ from cascadice.runs.ask import start_rounds
 from cascadice.runs.distributed.processes import World
 from cascadice.runs.question import Question, evaluate_on_first
 from cascadice.runs.recording import Playable
-from cascadice.runs.sweeps import SHARES, Swept, remove_sweeps, sweep_run
+from cascadice.runs.sweeps import SHARES, remove_sweeps, sweep_run
 
 WHOLE_RUN = "whole-run-shares"
 
@@ -34,85 +34,77 @@ class Job(NamedTuple):
 
 
 def enter_missing(
-    job: Job, ledger: Ledger | None, folder: Path, note: Mapping[str, str], sign: Callable[[str], str] | None = None
-) -> Swept | None:
-    """Enter the rounds that the ledger lacks and those whose parts are damaged. Return the sweep if one was needed."""
-    writer, swept = job.writer, None
-    writer.print(*(f"{problem}: entering it again" for problem in (ledger.problems.values() if ledger else ())))
-    entered = set(job.world.common(ledger.rounds if ledger else ()))
+    job: Job, ledger: Ledger | None, folder: Path, note: Mapping[str, str], sign: Callable[[str], str] | None
+) -> Sequence[float]:
+    """Enter the rounds that the ledger lacks, and again those whose parts are damaged.
+
+    Returns f(0) and f(1), the losses before and after training, if they had to be computed.
+    """
+    problems, there = ({}, []) if ledger is None else (ledger.problems, ledger.rounds)
+    job.writer.print(*(f"{problem}: entering it again" for problem in problems.values()))
+    losses: Sequence[float] = ()
+    entered = set(job.world.common(there))
     with resumable():
         if job.run is None:
             entries, total = _of_rounds(job, entered)
         else:
-            entries, total, swept = _of_whole_run(job, job.run, entered)
+            entries, total, losses = _of_whole_run(job, job.run, entered)
         if total:
-            shown = track(entries, total, writer.console, "entering rounds", lambda e: f"entered round {e.round}")
+            shown = track(entries, total, job.writer.console, "entering rounds", lambda e: f"entered round {e.round}")
             enter(folder, note, shown, sign)
-    remove_sweeps(writer.folder)
-    return swept
+    remove_sweeps(job.writer.folder)
+    return losses
 
 
-def _of_whole_run(job: Job, run: Playable, entered: set[int]) -> tuple[Iterable[Entry], int, Swept | None]:
-    """The missing entries and their number; the run is swept if any are missing."""
+def _of_whole_run(job: Job, run: Playable, entered: set[int]) -> tuple[Iterable[Entry], int, Sequence[float]]:
+    """The missing entries, their number, and f(0) and f(1); the run is swept if any are missing."""
     missing, args = set(range(run.rounds)) - entered, job.args
     if not missing:
-        return [], 0, None
+        return [], 0, ()
     question = Question((WHOLE_RUN,), points=args.points, samples=args.samples, eval_samples=args.eval_samples)
     swept = sweep_run(run, question, job.writer.folder, job.writer.console)
     shares = swept.scores[SHARES]
-    check_gap(**_gap(job, swept.losses, float(shares.by_round.sum())), begun=bool(entered))
+    _effect(job, swept.losses, float(shares.by_round.sum()), begun=bool(entered))
     entries = entries_of(shares, args.samples, run.network.members)
-    return (entry for entry in entries if entry.round in missing), len(missing), swept
+    return (entry for entry in entries if entry.round in missing), len(missing), swept.losses
 
 
 def _of_rounds(job: Job, entered: set[int]) -> tuple[Iterable[Entry], int]:
     """The missing entries and their number."""
     recording, args = job.writer.recording, job.args
-    network = recording.network
+    network, how = recording.network, {"samples": args.samples, "exchange": job.exchange}
     evaluation = evaluate_on_first(args.eval_samples, network)
     if args.kind == "horizon":
         span = recording.consecutive_rounds()
-        backwards = recording.load_rounds(span[::-1])
-        entries = by_horizon(network, backwards, evaluation, samples=args.samples, exchange=job.exchange)
+        entries = by_horizon(network, recording.load_rounds(span[::-1]), evaluation, **how)
         return (entry for entry in entries if entry.round not in entered), len(set(span) - entered)
     question = Question(("shares",), hops=args.hops, every=args.every)
     starts = start_rounds(recording.round_numbers, question, recording.folder)
     missing = [t for t in starts if t not in entered]
     windows = recording.windows(missing, args.hops)
-    return (
-        by_shares(network, window, evaluation, samples=args.samples, exchange=job.exchange) for window in windows
-    ), len(missing)
+    return (by_shares(network, window, evaluation, **how) for window in windows), len(missing)
 
 
-def training_effect(job: Job, ledger: Ledger, swept: Swept | None) -> Json:
+def training_effect(job: Job, ledger: Ledger, losses: Sequence[float]) -> Json:
     """What training did to the loss, and how far the contributions in the ledger are from it; for whole-run shares."""
     if job.run is None:
         return {}
     evaluation = evaluate_on_first(job.args.eval_samples, job.run.network)
-    losses = swept.losses if swept else job.run.before_and_after(evaluation)
-    effect = _gap(job, losses, float(by_round(ledger).sum()))
-    check_gap(**effect, begun=True)
-    return effect
+    losses = losses or job.run.before_and_after(evaluation)
+    return _effect(job, losses, float(by_round(ledger).sum()), begun=True)
 
 
-def _gap(job: Job, losses: Sequence[float], own: float) -> Json:
-    """The losses before and after training, and how far all shares miss the change; `own` sums those here."""
-    untrained, trained = losses
-    (total,) = job.world.total(own)
-    gap = total - trained + untrained
-    return {"untrained": untrained, "trained": trained, "gap": gap, "points": job.args.points}
+def _effect(job: Job, losses: Sequence[float], own: float, begun: bool) -> Json:
+    """The losses before and after training, and how far all shares miss the change; `own` sums those of this process.
 
-
-def check_gap(untrained: float, trained: float, gap: float, points: int, begun: bool) -> None:
-    """Raise ValueError if contributions miss the effect of training by more than all of it.
-
-    `begun`: they are in a ledger already, which takes no others.
+    ValueError if they miss all of it. `begun`: they are in a ledger already, which takes no others.
     """
+    (untrained, trained), (total,), points = losses, job.world.total(own), job.args.points
     change = trained - untrained
-    if abs(gap) <= abs(change):
-        return
-    raise ValueError(
-        f"contributions must sum to about what training did to the loss, {change:+.4f}, to pay by them; with "
-        f"{points} point{'s' * (points > 1)} they sum to {change + gap:+.4f}. Ask for more: --points {2 * points}"
-        + (" --ledger DIR." if begun else ".")
-    )
+    if abs(total - change) > abs(change):
+        raise ValueError(
+            f"contributions must sum to about what training did to the loss, {change:+.4f}, to pay by them; with "
+            f"{points} point{'s' * (points > 1)} they sum to {total:+.4f}. Ask for more: --points {2 * points}"
+            + (" --ledger DIR." if begun else ".")
+        )
+    return {"untrained": untrained, "trained": trained, "gap": total - trained + untrained, "points": points}

@@ -2,10 +2,9 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,20 +15,11 @@ from cascadice.applications.reward.charts import charts
 from cascadice.applications.reward.contributions import CONTRIBUTIONS
 from cascadice.applications.reward.entering import WHOLE_RUN, Job, enter_missing, training_effect
 from cascadice.applications.reward.ledger import Ledger, by_round, check_free, ledger_note, read_ledger, totals
-from cascadice.applications.reward.payouts import Payout, Terms, check_terms, credit_bounds, pay, payment_bounds
+from cascadice.applications.reward.payouts import PAYOUT_RULES, Terms, check_terms, credit_bounds, pay, payment_bounds
 from cascadice.applications.reward.seals import TERMS_SEAL, check_sealed, read_key, signature, terms_signature
-from cascadice.applications.reward.sentences import sentences
-from cascadice.applications.writer import (
-    SIGN_RULE,
-    Section,
-    Writer,
-    check_same,
-    concatenate,
-    open_writer,
-    run_in_processes,
-)
-from cascadice.engine import Network
-from cascadice.influence.uncertainty import Bounds
+from cascadice.applications.writer import SIGN_RULE, Section, check_same, concatenate, open_writer, run_in_processes
+from cascadice.engine.parts import numbered
+from cascadice.influence.uncertainty import Bounds, overlapping
 from cascadice.influence.whole_run_shares import POINTS
 from cascadice.names import lookup
 from cascadice.runs.distributed import together
@@ -39,11 +29,14 @@ from cascadice.runs.folder import CHAIN
 from cascadice.runs.question import check_eval_samples
 from cascadice.runs.recording import Recording, playable
 from cascadice.runs.summary import injected_faults
+from cascadice.runs.words import missed
 
 HOPS = 4
 FLAGS = {"points": WHOLE_RUN, "hops": "shares", "every": "shares"}  # the kind of contribution that each is for
 SHOWN = 10  # payments on the console
 COLUMNS = ("participant", "payment", "95 % interval", "credit", "helped by", "harmed by", "injected")
+GAP = ("untrained", "trained", "gap", "points")
+NEGLIGIBLE = 0.01  # gaps below this fraction of the change need no advice
 
 
 def merge(parts: Sequence[Json]) -> Json:
@@ -64,7 +57,7 @@ def merge(parts: Sequence[Json]) -> Json:
     if all("contributions" in part for part in parts):
         by_round = zip(*(part["contributions"] for part in parts), strict=True)
         merged["contributions"] = [[value for own in each for value in own] for each in by_round]
-    return {**merged, "findings": sentences(merged)}
+    return {**merged, "findings": [*sentences(merged)]}
 
 
 def run_length(results: Json) -> int | None:
@@ -88,15 +81,6 @@ SECTION = Section(
     run_length=run_length,
     redo=REDO,
 )
-
-
-class Paid(NamedTuple):
-    """Payments to the participants in the ledger, their intervals, and the weight of those paid by other processes."""
-
-    payout: Payout
-    payments: Bounds
-    credit: Bounds
-    others_weight: float
 
 
 def run(args: argparse.Namespace) -> None:
@@ -124,13 +108,18 @@ def _run(args: argparse.Namespace, world: World) -> None:
     with world.exchange(recording.network) as exchange:
         played = together.in_step(world, playable(recording)) if args.kind == WHOLE_RUN else None
         job = Job(args, writer, world, exchange, None if played is None else replace(played, exchange=exchange))
-        swept = enter_missing(job, ledger, folder, note, None if key is None else partial(signature, key))
+        losses = enter_missing(job, ledger, folder, note, None if key is None else partial(signature, key))
         ledger = read_ledger(folder, note)
-        effect = training_effect(job, ledger, swept)
-        results = _results(writer, ledger, _pay(ledger, args, world, recording.network), effect, args, world)
+        results = _results(job, ledger, training_effect(job, ledger, losses))
     results |= {} if key is None else {TERMS_SEAL: terms_signature(key, results)}
-    merged = writer.write(results, SECTION, world)
-    _print_payments(writer, merged["table"]["rows"], world)
+    rows = [
+        [node, f"{pay:.2f}", interval or "none", f"{credit:.4f}", fault]
+        for node, pay, interval, credit, _, _, fault in writer.write(results, SECTION, world)["table"]["rows"]
+    ]
+    writer.print_table([*COLUMNS[:4], COLUMNS[-1]], rows[:SHOWN], right=3)
+    if len(rows) > SHOWN:
+        where = writer.folder / "reward.json" if world.alone else "reward.json of all processes"
+        writer.print(f"{len(rows) - SHOWN} more, who are paid less, in {where}")
     writer.print_files(f"; the ledger in {ledger.folder}")
 
 
@@ -162,27 +151,20 @@ def _note(args: argparse.Namespace, recording: Recording) -> dict[str, str]:
     }
 
 
-def _pay(ledger: Ledger, args: argparse.Namespace, world: World, network: Network) -> Paid:
-    terms = Terms(
-        args.budget, args.floor, args.clawback, args.payout, others=network.whole - network.nodes,
-        total=lambda own: world.total(*own),
-    )  # fmt: skip
-    contributed = by_round(ledger)
+def _results(job: Job, ledger: Ledger, effect: Json) -> Json:
+    """Pay the participants in the ledger: what `reward.json` says about it."""
+    args, writer, network = job.args, job.writer, job.writer.recording.network
+    others, contributed = network.whole - network.nodes, by_round(ledger)
+    terms = Terms(args.budget, args.floor, args.clawback, args.payout, others, lambda own: job.world.total(*own))
     payout, payments = pay(contributed, **terms._asdict()), payment_bounds(contributed, terms)
     _, weights, everybody = terms.weigh(payout.credit)
-    return Paid(payout, payments, credit_bounds(contributed, args.clawback), float(everybody - weights.sum()))
-
-
-def _results(writer: Writer, ledger: Ledger, paid: Paid, effect: Json, args: argparse.Namespace, world: World) -> Json:
-    network, payout = writer.recording.network, paid.payout
-    injected, numbers = injected_faults(network), network.members or tuple(range(network.nodes))
-    order = payout.payment.argsort(descending=True, stable=True).tolist()
-    parts = {k: [round(float(column[k]), 6) for column in payout] for k in order}
-    rows = [
-        [numbers[k], pay, interval_text(paid.payments, k, 2), *why, injected.get(numbers[k], "")]
-        for k, (pay, *why) in parts.items()
-    ]
-    elsewhere = {"others": network.whole - network.nodes, "others_weight": paid.others_weight}
+    injected, numbers = injected_faults(network), network.members or range(network.nodes)
+    rows = []
+    for k in payout.payment.argsort(descending=True, stable=True).tolist():
+        paid, *why = (round(float(column[k]), 6) for column in payout)
+        rows.append([numbers[k], paid, interval_text(payments, k, 2), *why, injected.get(numbers[k], "")])
+    intervals = {"payments": payments, "credit": credit_bounds(contributed, args.clawback)}
+    elsewhere = {"others": others, "others_weight": float(everybody - weights.sum())}
     results = {
         **writer.header(f"{args.budget:g} shared among {network.whole} participants", COLUMNS, rows),
         **{name: getattr(args, name) for name in ("budget", "floor", "clawback", "payout")},
@@ -192,25 +174,82 @@ def _results(writer: Writer, ledger: Ledger, paid: Paid, effect: Json, args: arg
         "rounds": ledger.rounds,
         "sign": f"Contributions: {SIGN_RULE} Credit: how much the loss fell, so positive credit = it helped.",
         **dict(zip(("payments", "credit", "earned", "lost"), (column.tolist() for column in payout), strict=True)),
-        "intervals": {name: np.stack(getattr(paid, name), 1).tolist() for name in ("payments", "credit")},
+        "intervals": {name: np.stack(bounds, 1).tolist() for name, bounds in intervals.items()},
         **writer.members(),
         **(elsewhere if network.members else {}),
-        "contributions": by_round(ledger).tolist(),
+        "contributions": contributed.tolist(),
         **effect,
-        "tested": writer.recording.final_test_metrics(world),
+        "tested": writer.recording.final_test_metrics(job.world),
     }
     if args.samples:
         results["samples"] = {name: column.tolist() for name, column in totals(ledger, "participant", "sample").items()}
-    return {**results, "findings": sentences(results)}
+    return {**results, "findings": [*sentences(results)]}
 
 
-def _print_payments(writer: Writer, rows: Sequence[Sequence[Any]], world: World) -> None:
-    """Print the highest payments, and where to find the others."""
-    shown = [
-        [node, f"{pay:.2f}", interval or "none", f"{credit:.4f}", fault]
-        for node, pay, interval, credit, _, _, fault in rows
-    ]
-    writer.print_table([*COLUMNS[:4], COLUMNS[-1]], shown[:SHOWN], right=3)
-    if len(rows) > SHOWN:
-        where = writer.folder / "reward.json" if world.alone else "reward.json of all processes"
-        writer.print(f"{len(rows) - SHOWN} more, who are paid less, in {where}")
+def gap_in_words(untrained: float, trained: float, gap: float, points: int = POINTS) -> str:
+    """What training did to the loss, and by how much contributions miss it."""
+    change = trained - untrained
+    off = f"{abs(gap):.4f} off" + (f" ({100 * abs(gap / change):.1f} %)" if change else "")
+    sums = (
+        f"Training took the mean loss of the final models from {untrained:.4f} to {trained:.4f}. Contributions sum to "
+        f"{change + gap:+.4f}, which is {off}. "
+    )
+    if missed(change + gap, change):
+        more = f"--points {2 * points} --ledger DIR --overwrite"
+        return f"{sums}That is a large part of it: payments may change with more points, in a new ledger: {more}."
+    if abs(gap) < NEGLIGIBLE * abs(change):
+        return sums.rstrip()
+    return f"{sums}With smooth activations, more --points close that gap."
+
+
+def sentences(results: Json) -> Iterator[str]:
+    """Who is paid what, and why, from `reward.json`; of several processes, `seal` is a list."""
+
+    def names(nodes: list[int]) -> str:
+        each = (numbers[k] for k in nodes)
+        return ", ".join(f"participant {k}" + (f" ({injected[k]})" if k in injected else "") for k in each)
+
+    payment, credit, earned, lost = (np.array(results[name]) for name in ("payments", "credit", "earned", "lost"))
+    ends = results["intervals"]
+    of_payments, of_credit = (Bounds(*np.array(ends[name], dtype=float).T) for name in ("payments", "credit"))
+    nodes, rounds, others, seal = range(len(payment)), results["rounds"], results.get("others", 0), results["seal"]
+    numbers = results.get("members") or tuple(nodes)
+    injected = {row[0]: row[-1] for row in results["table"]["rows"] if row[-1]}
+    about = f" This is about {numbered(numbers)}." if others else ""
+    rule = PAYOUT_RULES[results["payout"]].description
+    yield f"{results['budget']:g} is shared among {len(nodes) + others} participants, {rule}.{about}"
+    span = f"{len(rounds)} rounds, {rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f"round {rounds[0]}"
+    yield (
+        "Credit is how much a participant's updates lowered the loss, less the harm they did: credit is positive where "
+        f"influence, the change of the loss, is negative ({results['note']['kind']}; {span})."
+    )
+    if "gap" in results:
+        yield gap_in_words(**{name: results[name] for name in GAP if name in results})
+    best, unpaid = int(payment.argmax()), [k for k in nodes if credit[k] <= 0]
+    highest = f"Highest payment{' among them' * bool(others)}: {payment[best]:.2f}, to {names([best])}"
+    yield f"{highest}{_overlapping(of_payments, best)}."
+    if unpaid:
+        because = " each, because their credit is" if len(unpaid) > 1 else ", because its credit is"
+        yield f"Paid {payment.min():.2f}{because} not positive: {names(unpaid)}."
+    idle = [k for k in unpaid if earned[k] == 0 == lost[k]]
+    if unclear := [k for k in nodes if k not in idle and of_credit.low[k] <= 0 <= of_credit.high[k]]:
+        yield f"Within noise (the 95 % interval of their credit includes 0): {names(unclear)}."
+    if idle:
+        yield f"Neither helped nor harmed: {names(idle)}."
+    if results["tested"]:
+        yield f"Mean {results['tested']}."
+    sealed = f"Ledger seal: {seal[:16]}… (in full in reward.json)."
+    if not isinstance(seal, str):
+        sealed = f"Each of the {len(seal)} processes has a ledger of its own, with a seal in its reward.json."
+    yield f"{sealed} A copy kept elsewhere reveals removed entries."
+
+
+def _overlapping(payments: Bounds, best: int) -> str:
+    """With how many others the highest payment may change places; with one round, that this is unknown."""
+    if len(payments.low) < 2:
+        return ""
+    if np.isnan(payments.low[best]):
+        return "; with one round there are no intervals, so the order of payments may be noise"
+    if others := overlapping(payments, best):
+        return f"; its 95 % interval overlaps with {f'those of {others} others' if others > 1 else 'that of another'}"
+    return ", clearly more than anyone else"

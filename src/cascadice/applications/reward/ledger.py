@@ -161,40 +161,47 @@ def read_ledger(folder: files.Folder, note: Mapping[str, str] | None = None, sea
     folder = Path(folder)
     if not (folder / CHAIN).exists():
         raise FileNotFoundError(f"{folder} holds no ledger: there is no {CHAIN}. Make one with cascadice reward.")
-    note_read, first_seal, chain = _read_chain(folder / CHAIN)
+    header, first_seal, chain = _read_chain(folder / CHAIN)
     problems, parts = {}, [{name: np.empty(0, dtype=dtype) for name, dtype in DTYPES.items()}]
     for t, line in sorted({line.round: line for line in chain}.items()):
         path = _part(folder, t)
         content = path.read_bytes() if path.is_file() else None
-        if problem := _problem(path.name, content, line):
-            problems[t] = problem
-        elif content is not None:
+        if content is None:
+            problems[t] = f"{path.name} is missing"
+        elif len(content) < line.bytes:
+            problems[t] = f"{path.name} is truncated: {len(content)} of {line.bytes} bytes"
+        elif _digest(content) != line.sha256:
+            problems[t] = f"{path.name} was altered after it was entered"
+        else:
             checksums.verify(path, remedy=RESTORE)
             parts.append(_read_part(content))
     rows = {name: np.concatenate([part[name] for part in parts]) for name in DTYPES}
-    seals = (first_seal, *(line.seal for line in chain))
-    ledger = Ledger(folder, _complete(note_read), chain, seals[-1], rows, problems)
+    seals, there = (first_seal, *(line.seal for line in chain)), _complete(header)
     if seal is not None and seal not in seals:
         raise ValueError(f"{folder} lacks the entries sealed by {seal[:12]}…: lines were removed from its chain's end.")
-    expected = ledger.note if note is None else _complete(note)
-    for name in (*expected, *ledger.note):
-        if expected.get(name) != ledger.note.get(name):
+    expected = there if note is None else _complete(note)
+    for name in (*expected, *there):
+        if expected.get(name) != there.get(name):
             raise ValueError(
                 f"{folder} is the ledger of {'another run' if name == 'run' else 'other settings'}: its {name} is "
-                f"{ledger.note.get(name)!r}, not {expected.get(name)!r}. Keep the new "
-                "ledger in another folder (--ledger)."
+                f"{there.get(name)!r}, not {expected.get(name)!r}. Keep the new ledger in another folder (--ledger)."
             )
-    return ledger
+    return Ledger(folder, there, chain, seals[-1], rows, problems)
 
 
 def _read_chain(path: Path) -> tuple[dict[str, str], str, tuple[ChainLine, ...]]:
     """The header's note and seal, and the lines; ValueError unless each line follows from those before it."""
     remedy = "Restore the file, or start a ledger elsewhere."
     check_ordinary(path)
-    lines = [_parsed(line) for line in jsonl.complete(path.read_bytes()).split(b"\n")[:-1]]
-    if None in lines:
-        raise ValueError(f"line {lines.index(None) + 1} of {path} is not readable. {remedy}")
-    header, *rest = (line or {} for line in lines)
+    lines: list[dict[str, Any]] = []
+    for number, text in enumerate(jsonl.complete(path.read_bytes()).split(b"\n")[:-1], start=1):
+        content = None
+        with suppress(ValueError):
+            content = jsonl.parse(text)
+        if not isinstance(content, dict):
+            raise ValueError(f"line {number} of {path} is not readable. {remedy}")
+        lines.append(content)
+    header, *rest = lines
     if header.get("format") != FORMAT or not isinstance(header.get("note"), dict):
         raise ValueError(f"{path} must begin with a ledger's header of format {FORMAT}; found {header}.")
     first_seal = seal = _digest(_header(header["note"]).encode())
@@ -209,13 +216,6 @@ def _read_chain(path: Path) -> tuple[dict[str, str], str, tuple[ChainLine, ...]]
     return header["note"], first_seal, tuple(chain)
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    with suppress(ValueError):
-        if isinstance(content := jsonl.parse(line), dict):
-            return content
-    return None
-
-
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
@@ -226,14 +226,6 @@ def _header(note: Mapping[str, str]) -> str:
 
 def _sealed(before: str, t: Any, size: Any, sha256: Any, hmac: Any = "") -> ChainLine:
     return ChainLine(t, size, sha256, _digest(f"{before} {t} {size} {sha256}".encode()), hmac)
-
-
-def _problem(name: str, content: bytes | None, line: ChainLine) -> str | None:
-    if content is None:
-        return f"{name} is missing"
-    if len(content) < line.bytes:
-        return f"{name} is truncated: {len(content)} of {line.bytes} bytes"
-    return None if _digest(content) == line.sha256 else f"{name} was altered after it was entered"
 
 
 def _part(folder: Path, t: int) -> Path:

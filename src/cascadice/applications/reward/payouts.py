@@ -83,15 +83,9 @@ class Terms(NamedTuple):
 
 
 def pay(
-    contributions: Float[Tensor, "rounds n"],
-    budget: float,
-    *,
-    floor: float = 0.0,
-    clawback: float = 1.0,
-    rule: str = "proportional",
-    others: int = 0,
-    total: Total = itself,
-) -> Payout:
+    contributions: Float[Tensor, "rounds n"], budget: float, *, floor: float = 0.0, clawback: float = 1.0,
+    rule: str = "proportional", others: int = 0, total: Total = itself,
+) -> Payout:  # fmt: skip
     """Share a budget: the floor for everyone, the rest by a payout rule.
 
         credit_j = Σ_t max(−c[t, j], 0) − clawback · Σ_t max(c[t, j], 0)

@@ -17,15 +17,7 @@ MAKE_ONE = "Make one with: openssl rand -hex 32 > FILE"
 
 
 def read_key(path: str | None, *folders: Path) -> bytes | None:
-    """Read a secret key from a file that must not lie in any of these folders; None without a path.
-
-    Raises:
-        ValueError: If the file holds fewer than 16 bytes, or lies in a folder that the key protects.
-
-    Example:
-        >>> read_key("/home/me/ledger.key", Path("runs/demo"))  # doctest: +SKIP
-        b'5f0c…'
-    """
+    """Read a secret key from a file that must not lie in any of these folders; None without a path."""
     if path is None:
         return None
     file = Path(os.path.realpath(path))  # not Path.resolve, which fails on links in a circle
@@ -50,11 +42,7 @@ def terms_signature(key: bytes, results: Json) -> str:
 
 
 def check_terms_sealed(results: Json, key: bytes) -> None:
-    """Raise ValueError unless the terms of these payments were sealed with this key.
-
-    Example:
-        >>> check_terms_sealed(read_json(folder / "reward.json"), read_key("/home/me/ledger.key"))  # doctest: +SKIP
-    """
+    """Raise ValueError unless the terms of these payments were sealed with this key."""
     written = str(results.get(TERMS_SEAL, ""))
     if not hmac.compare_digest(written.encode(), terms_signature(key, results).encode()):
         how = "sealed with another key, or altered" if written else "not sealed"
@@ -63,11 +51,7 @@ def check_terms_sealed(results: Json, key: bytes) -> None:
 
 
 def check_sealed(ledger: Ledger, key: bytes | None) -> None:
-    """Raise ValueError unless every line was sealed with this key; without a key, if a line was sealed with any.
-
-    Example:
-        >>> check_sealed(read_ledger("runs/demo/ledger"), read_key("/home/me/ledger.key"))  # doctest: +SKIP
-    """
+    """Raise ValueError unless every line was sealed with this key; without a key, if a line was sealed with any."""
     chain = ledger.folder / CHAIN
     for number, line in enumerate(ledger.chain, start=2):
         if key is None:

@@ -8,14 +8,10 @@ from cascadice.applications.plain import Json, short
 
 def charts(results: Json) -> list[Json]:
     """The charts of `validate.json`."""
-    estimates = results["estimates"]
-    return [_scores(estimates, _setting(results)), *(_subsets(one, results["retrained"]) for one in estimates)]
-
-
-def _setting(results: Json) -> str:
-    test = results["test"]
+    estimates, retrained, test = results["estimates"], results["retrained"], results["test"]
     full = f"test {test['measure']} of the full run {np.mean(test['values']):.3f}"
-    return f"{len(results['retrained'])} networks trained on {results['kept']}; {full}."
+    setting = f"{len(retrained)} networks trained on {results['kept']}; {full}."
+    return [_scores(estimates, setting), *(_subsets(one, retrained) for one in estimates)]
 
 
 def _scores(estimates: list[Json], setting: str) -> Json:

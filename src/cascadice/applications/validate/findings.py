@@ -45,19 +45,18 @@ SECTION = Section(
 def run(args: argparse.Namespace) -> None:
     """Run `cascadice validate` with these flags."""
     _check_flags(args)
-    recording = _open(args)
-    setting = _setting(args, recording)
+    recording, setting = _open(args)
     kinds = None if args.kinds is None else [kind.strip() for kind in args.kinds.split(",")]
     subsets = idea.distinct_subsets(setting.size, args.keep, args.subsets, args.seed)
     plan = idea.make_plan(setting, subsets, kinds, args.leave_one_out)
-    count = len(plan.subsets) + plan.leave_one_out * setting.network.nodes
+    count = sum(map(len, plan.networks.values()))
     parts = of_retraining(setting.network, setting.rounds, len(setting.evaluation.y), count)
     memory.check("validation", parts, setting.network.device)
     note = _note(recording, setting, args.seed)
     results = _read_saved(Path(args.out or recording.folder / "validate"), note, args.overwrite)
     args.overwrite |= bool(results)  # the saved results have these settings, and more are added to them
     writer = open_writer(args, recording, "validate", SAVED)
-    trainings = forecast(setting, plan, results)
+    trainings = forecast(plan, results)
     networks = f"{count} networks of {setting.rounds} rounds"
     estimates = f"{len(plan.kinds)} estimate{'s' * (len(plan.kinds) > 1)}"
     many = "all " * (len(plan.subsets) < args.subsets) + str(len(plan.subsets))
@@ -68,7 +67,11 @@ def run(args: argparse.Namespace) -> None:
     trained = idea.train(setting)
     minutes = max(trained.seconds * trainings / 60, 0.1)
     writer.print(f"One training takes {trained.seconds:.2g} s, so this takes {minutes:.1f} minutes or less.")
-    _compute(writer, setting, plan, trained, results, note)
+    total = len(plan.kinds) + sum(len(idea.chunks(setting, len(subsets))) for subsets in plan.networks.values())
+    steps, path = idea.steps(setting, plan, trained, results), writer.folder / SAVED
+    with resumable(f"stopped; what was computed is kept in {path}. The same command, without --overwrite, continues."):
+        for _ in track(steps, total, writer.console, "validating", str, unit="steps"):
+            write_tensors(path, results, note)
     checked = idea.compare(setting, plan, trained, results)
     writer.write(_results(writer, setting, plan, trained, results, checked) | {"seed": args.seed}, SECTION)
     _print_estimates(writer, checked)
@@ -84,7 +87,7 @@ def _check_flags(args: argparse.Namespace) -> None:
     lookup({"participants": None, "samples": None}, args.of, "thing to leave out")
 
 
-def _open(args: argparse.Namespace) -> Recording:
+def _open(args: argparse.Namespace) -> tuple[Recording, Setting]:
     """Open the run. It is trained again, so its rounds need not be recorded."""
     folder, settings = Path(args.run), {k: v for k, v in vars(args).items() if k in DIFFERENT}
     config = read_run_config(folder)
@@ -93,16 +96,11 @@ def _open(args: argparse.Namespace) -> Recording:
             f"a run with a rule cannot be validated: networks trained again would average by the given W, not by the "
             f"rule {config.rule!r}, so they would not be this run without some data. Train it without a rule."
         )
-    return Recording(
-        folder, config, build_recorded(folder, config, settings, quiet=args.quiet), tuple(store.saved_rounds(folder))
-    )
-
-
-def _setting(args: argparse.Namespace, recording: Recording) -> Setting:
-    run = playable(recording)
-    network = run.network
-    count = min(len(network.data.test), EVAL_SAMPLES) if args.eval_samples is None else args.eval_samples
-    return Setting(network, run.rounds, evaluate_on_first(count, network), args.keep, args.of == "samples")
+    network = build_recorded(folder, config, settings, quiet=args.quiet)
+    recording = Recording(folder, config, network, tuple(store.saved_rounds(folder)))
+    run, least = playable(recording), min(len(network.data.test), EVAL_SAMPLES)
+    evaluation = evaluate_on_first(least if args.eval_samples is None else args.eval_samples, run.network)
+    return recording, Setting(run.network, run.rounds, evaluation, args.keep, args.of == "samples")
 
 
 def _note(recording: Recording, setting: Setting, seed: int) -> dict[str, str]:
@@ -131,27 +129,10 @@ def _read_saved(folder: Path, note: Mapping[str, str], overwrite: bool) -> Resul
     return results
 
 
-def _counts(setting: Setting, plan: Plan) -> dict[str, int]:
-    """How many networks there are to train, by the name of their results."""
-    return {idea.SUBSETS: len(plan.subsets), idea.EACH: setting.network.nodes * plan.leave_one_out}
-
-
-def forecast(setting: Setting, plan: Plan, results: Results) -> int:
+def forecast(plan: Plan, results: Results) -> int:
     """About how many trainings the missing results take, including that of the run itself."""
-    networks = sum(max(0, count - len(results.get(name, ()))) for name, count in _counts(setting, plan).items())
+    networks = sum(max(0, len(subsets) - len(results.get(name, ()))) for name, subsets in plan.networks.items())
     return 1 + networks + sum(ESTIMATES[kind].trainings for kind in plan.kinds if kind not in results)
-
-
-def _compute(
-    writer: Writer, setting: Setting, plan: Plan, trained: Trained, results: Results, note: Mapping[str, str]
-) -> None:
-    """Complete the results, and save them after each step."""
-    total = len(plan.kinds) + sum(len(idea.chunks(setting, count)) for count in _counts(setting, plan).values())
-    done = idea.steps(setting, plan, trained, results)
-    path = writer.folder / SAVED
-    with resumable(f"stopped; what was computed is kept in {path}. The same command, without --overwrite, continues."):
-        for _ in track(done, total, writer.console, "validating", str, unit="steps"):
-            write_tensors(path, results, note)
 
 
 def _results(
@@ -159,11 +140,15 @@ def _results(
 ) -> Json:
     retrained = results[idea.SUBSETS][: len(plan.subsets)]
     measure, values = quality(evaluate(setting.network, trained.models))
-    left_out = (trained.value - results[idea.EACH]).tolist() if plan.leave_one_out else None
-    absent = None if setting.samples else [(row == 0).nonzero().flatten().tolist() for row in plan.subsets]
+    rows = [
+        [one.name, round(one.lds.spearman, 3), _interval(one.lds), one.behind and interval_text(*one.behind),
+         round(one.lds.pearson, 3), (out := one.leaving_out) and f"{out.spearman:.3f} ({_interval(out)})",
+         round(one.trainings, 1)]
+        for one in checked
+    ]  # fmt: skip
     return {
-        **writer.header("Which estimate of influence to trust", *_table(checked)),
-        "findings": advise(checked, setting, trained.value, retrained, (measure, values)),
+        **writer.header("Which estimate of influence to trust", *_with_values(COLUMNS, rows)),
+        "findings": [*advise(checked, setting, trained.value, retrained, (measure, values))],
         "of": setting.what,
         "keep": setting.part,
         "kept": setting.in_words,
@@ -171,47 +156,37 @@ def _results(
         "eval_samples": len(setting.evaluation.y),
         "test": {"measure": measure, "values": values.tolist()},
         "trained": trained.value,
-        "left_out": absent,
+        "left_out": None if setting.samples else [(row == 0).nonzero().flatten().tolist() for row in plan.subsets],
         "retrained": retrained.tolist(),
-        "leave_one_out": left_out,
-        "estimates": [_entry(one) for one in checked],
-    }
-
-
-def _table(checked: Sequence[Checked]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows for the page; columns without any value are dropped."""
-    rows = [
-        [one.name, round(one.lds.spearman, 3), _interval(one.lds),
-         None if one.behind is None else interval_text(*one.behind), round(one.lds.pearson, 3),
-         None if (out := one.leaving_out) is None else f"{out.spearman:.3f} ({_interval(out)})",
-         round(one.trainings, 1)]
-        for one in checked
-    ]  # fmt: skip
-    shown = [place for place in range(len(COLUMNS)) if any(row[place] is not None for row in rows)]
-    return [COLUMNS[place] for place in shown], [[row[place] for place in shown] for row in rows]
-
-
-def _entry(one: Checked) -> Json:
-    out = None if one.leaving_out is None else one.leaving_out._asdict()
-    return {
-        "name": one.name,
-        "lds": one.lds._asdict(),
-        "behind": one.behind,
-        "leave_one_out": out,
-        "trainings": one.trainings,
-        "predicted": one.predicted.tolist(),
+        "leave_one_out": (trained.value - results[idea.EACH]).tolist() if plan.leave_one_out else None,
+        "estimates": [
+            {
+                "name": one.name,
+                "lds": one.lds._asdict(),
+                "behind": one.behind,
+                "leave_one_out": one.leaving_out and one.leaving_out._asdict(),
+                "trainings": one.trainings,
+                "predicted": one.predicted.tolist(),
+            }
+            for one in checked
+        ],
     }
 
 
 def _print_estimates(writer: Writer, checked: Sequence[Checked]) -> None:
-    columns = ["estimate", "LDS (95 % interval)", "Pearson", "leave-one-out", "cost"]
     rows = [
         [one.name, f"{one.lds.spearman:.2f} ({_interval(one.lds)})", f"{one.lds.pearson:.2f}",
-         "" if one.leaving_out is None else f"{one.leaving_out.spearman:.2f}", f"{one.trainings:.1f}"]
+         one.leaving_out and f"{one.leaving_out.spearman:.2f}", f"{one.trainings:.1f}"]
         for one in checked
     ]  # fmt: skip
-    shown = [place for place in range(len(columns)) if any(row[place] for row in rows)]
-    writer.print_table([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], right=len(shown) - 1)
+    columns, rows = _with_values(["estimate", "LDS (95 % interval)", "Pearson", "leave-one-out", "cost"], rows)
+    writer.print_table(columns, rows, right=len(columns) - 1)
+
+
+def _with_values(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """The columns and rows without the columns that have no value in any row."""
+    shown = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
+    return [columns[place] for place in shown], [[row[place] for place in shown] for row in rows]
 
 
 def _interval(prediction: Prediction) -> str:

@@ -51,6 +51,12 @@ class Plan(NamedTuple):
     subsets: Float[Tensor, "subsets size"]
     leave_one_out: bool
 
+    @property
+    def networks(self) -> dict[str, Tensor]:
+        """What the networks to train keep, by the name of their results."""
+        each = without_each(self.subsets.shape[1]) if self.leave_one_out else self.subsets[:0]
+        return {SUBSETS: self.subsets, EACH: each}
+
 
 Results = dict[str, Tensor]
 """Results so far: scores and cost of each estimate, and f of the retrained networks."""
@@ -91,15 +97,7 @@ def _train(setting: Setting) -> Trained:
 
 
 def distinct_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[Tensor, "subsets size"]:
-    """Draw `count` random subsets, all different, or all that exist. A larger count begins with the same subsets.
-
-    Raises:
-        ValueError: If a subset would keep nobody or everybody, or there are fewer than four.
-
-    Example:
-        >>> len(distinct_subsets(5, keep=0.8, count=48))
-        5
-    """
+    """Draw `count` random subsets, all different, or all that exist. A larger count begins with the same subsets."""
     subsets = random_subsets(size, keep, count, seed)
     if len(subsets) < LEAST:
         kept = round(keep * size)
@@ -210,8 +208,7 @@ def steps(setting: Setting, plan: Plan, trained: Trained, results: Results) -> I
             results[kind] = estimate(kind, setting)
             results[COST.format(kind)] = torch.tensor((perf_counter() - began) / trained.seconds, dtype=torch.float64)
         yield f"estimated {name_of(kind, setting)}"
-    rows = {SUBSETS: plan.subsets, EACH: without_each(setting.network.nodes)[: None if plan.leave_one_out else 0]}
-    for name, subsets in rows.items():
+    for name, subsets in plan.networks.items():
         for chunk in chunks(setting, len(subsets)):
             done = results.get(name, subsets.new_zeros(0))
             if len(done) < chunk.stop:
@@ -228,20 +225,19 @@ def chunks(setting: Setting, count: int) -> list[range]:
 
 def _train_subsets(setting: Setting, subsets: Tensor, numbers: range) -> Tensor:
     network, rounds, evaluation, *_ = setting
-    names, rows = [_in_words(subsets[i], i, setting) for i in numbers], subsets[numbers.start : numbers.stop]
+    rows, names = subsets[numbers.start : numbers.stop], []
+    for number, row in zip(numbers, rows, strict=True):
+        absent = (row == 0).nonzero().flatten().tolist()
+        if setting.samples:
+            names.append(f"the network of subset {number}, without {len(absent)} of {len(row)} samples")
+        else:
+            names.append(f"the network without participant{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}")
     updates, samples = (None, rows) if setting.samples else (rows, None)
     values = retrain(network, rounds, evaluation, updates=updates, samples=samples, names=names)
     if not bool(values.isfinite().all()):
         name = names[int((~values.isfinite()).nonzero()[0])]
         raise ArithmeticError(f"in {name}, the final loss is NaN or infinite. Lower the learning rate.")
     return values
-
-
-def _in_words(row: Tensor, number: int, setting: Setting) -> str:
-    absent = (row == 0).nonzero().flatten().tolist()
-    if setting.samples:
-        return f"the network of subset {number}, without {len(absent)} of {len(row)} samples"
-    return f"the network without participant{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
 
 
 def compare(setting: Setting, plan: Plan, trained: Trained, results: Results) -> list[Checked]:
