@@ -13,7 +13,7 @@ from cascadice.data.corruption import Corruption
 from cascadice.engine import Behaviour, fleets, simulate
 from cascadice.engine.fleets import blocks, by_network, fleet
 from cascadice.influence import evaluate_on, own_data, proximity
-from cascadice_experiments import data_sets, roc
+from cascadice_experiments import roc
 
 ROUNDS = 4
 
@@ -129,7 +129,7 @@ def test_a_rule_must_not_mix_networks():
         next(simulate(together, 1, rule=lambda draw, before, half: everybody))
 
 
-@pytest.mark.parametrize("module", [fleets, roc, data_sets], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [fleets, roc], ids=lambda module: module.__name__)
 def test_examples_print_what_they_say(module):
     assert doctest.testmod(module).failed == 0
     assert doctest.testmod(module).attempted > 0

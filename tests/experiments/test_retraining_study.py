@@ -14,7 +14,7 @@ from cascadice.influence.agreement import agreement
 from cascadice.influence.by_class import ByClass
 from cascadice.influence.retraining import random_subsets, without_each
 from cascadice_experiments.retraining import __main__ as command
-from cascadice_experiments.retraining import contest, measure, missing, roughness, sums
+from cascadice_experiments.retraining import adam_epsilon, contest, measure, missing, repeatability, roughness, sums
 from cascadice_experiments.retraining.settings import CASES, QUICK, load, make_networks, shifted
 from cascadice_experiments.retraining.table import cells, lines, paired, read
 from cascadice_experiments.retraining.text import CONTEXT, LETTERS, domains
@@ -257,3 +257,46 @@ def test_seeds_have_data_of_their_own():
     sizes = [sum(map(len, own)) for own in held]
     assert sizes == [len(whole.train) // 2] * 2
     assert int(min(part.min() for part in other.partition)) >= sizes[0]
+
+
+@pytest.mark.parametrize(
+    "folder", sorted((DOCS / "results" / "retraining" / "adam-epsilon").iterdir()), ids=lambda f: f.name
+)
+def test_the_page_shows_what_a_larger_epsilon_does(folder):
+    page, show = (
+        (DOCS / "retraining.md").read_text().splitlines(),
+        repeatability if "again" in folder.name else adam_epsilon,
+    )
+    shown = [line for line in show.lines(read(folder)) if line.startswith("| ")]
+    assert len(shown) >= 3
+    assert [line for line in shown if line not in page] == []
+
+
+def test_a_larger_epsilon_is_tried(capsys, tmp_path, monkeypatch):
+    few = {"rounds": 6, "subsets": 4, "nodes": 4, "tests": 32}
+    monkeypatch.setattr(adam_epsilon, "DIGITS", replace(adam_epsilon.DIGITS, **few))
+    assert adam_epsilon.main(["--epsilon", "1e-8,1e-2", "--seeds", "1", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert [line.split(" |")[0] for line in printed.splitlines()[2:4]] == ["| 1e-08, 0.003", "| 0.01, 0.01"]
+    assert adam_epsilon.main(["--show", str(tmp_path)]) == 0
+    assert printed.startswith(capsys.readouterr().out)
+    first, second = (torch.tensor(result["retrained"][0]["found"]) for result in read(tmp_path))
+    assert not torch.allclose(first, second)  # ε reached the optimizer
+
+    again = [
+        "--results",
+        str(tmp_path),
+        "--case",
+        "adam with ε = 0.01",
+        "--participants",
+        "",
+        "--out",
+        str(tmp_path / "a"),
+    ]
+    assert repeatability.main(again) == 0
+    (repeated,) = read(tmp_path / "a")
+    (row,) = [row for row in repeated["rows"] if row["condition"] == "samples 0.5"]
+    (kept,) = [one["found"] for one in read(tmp_path)[0]["retrained"] if one["condition"] == "samples 0.5"]
+    assert row["spearman"] > 0.9  # so few steps hardly amplify a change of one part in a million
+    assert row["found"] != kept
+    assert torch.allclose(torch.tensor(row["found"]), torch.tensor(kept), rtol=1e-3)

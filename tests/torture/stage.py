@@ -210,10 +210,12 @@ class NoFigure:
     def __init__(self, **options: Any) -> None:
         self.axes: list[Any] = []
 
-    def subplots(self, rows: int = 1, columns: int = 1, **options: Any) -> Any:
-        array = np.empty(rows * columns, dtype=object)
-        array[:] = [Axes() for _ in array]
-        return array if len(array) > 1 else array[0]
+    def subplots(self, rows: int = 1, columns: int = 1, *, squeeze: bool = True, **options: Any) -> Any:
+        array = np.empty((rows, columns), dtype=object)
+        array.flat = [Axes() for _ in range(array.size)]
+        if not squeeze:
+            return array
+        return array.item() if array.size == 1 else array.squeeze()
 
     def savefig(self, file: Path, **options: Any) -> None:
         file.write_bytes(PIXEL)

@@ -6,12 +6,14 @@ above such gradients, steps there are proportional to them, as with SGD, and tra
 
     python -m cascadice_experiments.retraining.adam_epsilon --out DIR
     python -m cascadice_experiments.retraining.adam_epsilon --cifar --out DIR
+    python -m cascadice_experiments.retraining.adam_epsilon --show DIR
 """
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from cascadice import files
@@ -19,7 +21,7 @@ from cascadice_experiments import study
 from cascadice_experiments.data_sets import find
 from cascadice_experiments.retraining.measure import measure
 from cascadice_experiments.retraining.settings import CASES, QUICK
-from cascadice_experiments.retraining.table import lines
+from cascadice_experiments.retraining.table import cells, read, spread
 
 DIGITS_RATES = {1e-8: 0.003, 1e-4: 0.003, 1e-3: 0.003, 1e-2: 0.01}  # ε: the learning rate
 CIFAR_RATES = {1e-8: 0.001, 1e-4: 0.001, 1e-3: 0.003}
@@ -29,6 +31,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 DIGITS = replace(CASES["adam"], **{**QUICK, **SMALL, "rounds": 120, "subsets": 48})
 CIFAR = replace(CASES["adam"], **{**SMALL, "participants": ()}, batch=64, rounds=160, subsets=24, together=6)
+ESTIMATES = {"whole-run at 1": "α = 1", "whole-run at 0.5": "α = 0.5", "first order, 1 hop": "one hop"}  # to show
 FLAGS: study.Flags = {
     "--cifar": {
         "action": "store_true",
@@ -37,6 +40,7 @@ FLAGS: study.Flags = {
     "--epsilon": {"metavar": "LIST", "help": f"only these, of {', '.join(f'{e:g}' for e in DIGITS_RATES)}"},
     "--seeds": {"default": 5},
     "--first-seed": {},
+    "--show": {"type": Path, "metavar": "DIR", "help": "measure nothing: print the results in this folder"},
     "--out": {"help": "folder for a JSON file for each ε and first seed"},
 }
 
@@ -47,19 +51,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(args: Namespace) -> dict[str, Any]:
+    if args.show:
+        shown = read(args.show)
+        print(*lines(shown), sep="\n")
+        return {"cases": shown}
     base, rates = (CIFAR, CIFAR_RATES) if args.cifar else (DIGITS, DIGITS_RATES)
     source, root = find(args.data_root) if args.cifar else ("digits", None)
     seeds = tuple(range(args.first_seed, args.first_seed + args.seeds))
-    results = []
+    results: list[dict[str, Any]] = []
     for epsilon in map(float, args.epsilon.split(",")) if args.epsilon else rates:
         case = replace(base, name=f"adam with ε = {epsilon:g}", epsilon=epsilon, lr=rates[epsilon], seeds=seeds)
         result = measure(case, source, root, args.device, lambda line: None)
-        results.append({**result, "costs": {}})  # of no use for networks as small as these, on a busy processor
-        print(*lines(results[-1]), sep="\n", flush=True)
+        results.append({"data": source, **result, "costs": {}})  # of no use: these networks are too small to time
         if args.out:
-            name = f"epsilon-{epsilon:g}-from-seed-{args.first_seed}.json"
-            files.write_json(args.out / name, {"data": source, **results[-1]})
+            files.write_json(args.out / f"epsilon-{epsilon:g}-from-seed-{args.first_seed}.json", results[-1])
+    print(*lines(results), sep="\n")
     return {"data": source, "cases": results}
+
+
+def lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A Markdown table: for each ε, how well the estimates predict networks that were retrained."""
+    conditions, _ = cells(results[0])
+    columns = [(c, e) for c in reversed(conditions) for e in ESTIMATES]
+    heads = [f"{c}, {ESTIMATES[e]}" for c, e in columns]
+    yield f"| ε, learning rate | test accuracy | {' | '.join(heads)} |"
+    yield "|---" * (len(columns) + 2) + "|"
+    for result in sorted(results, key=lambda result: float(result["settings"]["epsilon"])):
+        found, settings = cells(result)[1], result["settings"]
+        values = [found[e][conditions.index(c)] for c, e in columns]
+        first = f"{settings['epsilon']:g}, {settings['lr']:g} | {spread(result['accuracy'])}"
+        yield f"| {first} | {' | '.join(values)} |"
 
 
 if __name__ == "__main__":

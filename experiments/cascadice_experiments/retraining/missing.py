@@ -44,6 +44,7 @@ REST: dict[str, Any] = {"participants": (0.9,), "samples": (0.9, 0.8), "points":
 PLAN = (
     *_each_seed(SMOOTH_CNN),
     *_each_seed(replace(CNN, **MORE)),
+    replace(CASES["adam"], name="adam with ε = 0.0001", epsilon=1e-4, halves=0),
     replace(CASES["adam"], by_class=(0.8, 0.5)),
     *_each_seed(replace(CASES["transformer"], participants=(0.75, 0.5), alphas=(1.0, 0.75, 0.5), subsets=24)),
     *_each_seed(replace(CASES["cnn relu"], **MORE)),

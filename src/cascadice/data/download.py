@@ -93,10 +93,12 @@ def fetch(url: str, destination: Path, *, digest: str, size: int | None = None, 
         with replacing(destination) as draft, draft.open("wb") as file, urlopen(url, timeout=TIMEOUT) as response:
             promised = size if size is not None else int(response.headers.get("Content-Length") or 0) or None
             name = url.rpartition("/")[2]
-            with _progress(quiet) as bar, bar.wrap_file(response, promised, description=name) as stream:
-                while chunk := stream.read(CHUNK):
+            with _progress(quiet) as bar:
+                task = bar.add_task(name, total=promised)
+                while chunk := response.read(CHUNK):
                     file.write(chunk)
                     hasher.update(chunk)
+                    bar.advance(task, len(chunk))
                     if promised is not None and file.tell() > promised:
                         raise ValueError(f"{url} should be {promised} bytes; it is longer. Nothing was kept.")
             if promised is not None and file.tell() < promised:

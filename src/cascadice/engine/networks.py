@@ -163,7 +163,16 @@ class Network:
 
 
 def draw(network: Network, t: int) -> Draw:
-    """Draw round t; batches and rates are copied, because the functions that make them may reuse a buffer."""
+    """Draw round t: its batches, mixing matrix, learning rates and conduct.
+
+    Batches and rates are copied, because the functions that make them may reuse a buffer.
+
+    Raises:
+        ValueError: If a learning rate is negative, too large for the parameters' dtype, or not one per participant.
+
+    Example:
+        >>> draw(network, 0).batch.shape
+    """
     conduct: Any = behaviours.conduct(network.behaviours, t, range(network.nodes))
     states = network.generators(t) if network.generators else ()
     return Draw(t, network.batches(t).clone(), network.mixing(t), _drawn_rate(network, t), conduct, states)

@@ -18,15 +18,26 @@ work that it does, and the factor by which it multiplies the update that it send
 
 
 class Draw(NamedTuple):
-    """What was drawn for round t. All other randomness in it is a function of (seed, t, participant, step)."""
+    """What was drawn for round t. All other randomness in it is a function of (seed, t, participant, step).
 
-    t: int  # from 0
-    batch: Int[Tensor, "n steps size"]  # of samples; −1 where a participant has fewer than others
-    W: Float[Tensor, "n n"]  # W[k, j] is the weight that k gives to what it receives from j
-    lr: float | Float[Tensor, " n"] | Float[Tensor, "n steps"]  # one rate a step only in a watched loop
+    Attributes:
+        t: The number of the round, from 0.
+        batch: Indices of training samples; −1 where a participant has fewer steps or samples than others.
+        W: `W[k, j]` is the weight that k gives to what it receives from j.
+        lr: One learning rate for all, one for each participant or, in a watched loop, one for each of its steps.
+        conduct: How participants behave, see `Conduct`.
+        generators: The generator states from which a watched loop drew its dropout, for each participant a list with
+            one per step; () elsewhere.
+        first_step: The local step that `batch` begins with; above 0 in later phases of an uneven round.
+    """
+
+    t: int
+    batch: Int[Tensor, "n steps size"]
+    W: Float[Tensor, "n n"]
+    lr: float | Float[Tensor, " n"] | Float[Tensor, "n steps"]
     conduct: Conduct = ()
-    generators: tuple[tuple[GeneratorState, ...], ...] = ()  # before each step's dropout; only in a watched loop
-    first_step: int = 0  # that `batch` begins with; above 0 in later phases of an uneven round
+    generators: tuple[tuple[GeneratorState, ...], ...] = ()
+    first_step: int = 0
 
 
 MixingRule = Callable[[Draw, Participants, Participants], Tensor | Participants]

@@ -144,12 +144,16 @@ def rebuilt(saved: Mapping[str, Any]) -> Optimizer:
 
 def pure_versions(models: Sequence[nn.Module], watched: Sequence[torch.optim.Optimizer]) -> list[Optimizer]:
     """The pure step of each participant's optimizer; those that make the same step share one object."""
-    known: list[tuple[Settings, list[Tensor], Optimizer]] = []
+    known: list[tuple[Settings, list[Tensor], Optimizer]] = []  # one entry a step: places are as long as the model
+    steps = []
     for model, optimizer in zip(models, watched, strict=True):
         own, places = settings(optimizer), group_places(model, optimizer)
         alike = (step for one, where, step in known if same_step(own, one) and all(map(torch.equal, places, where)))
-        known.append((own, places, next(alike, None) or pure_version(own, places)))
-    return [step for *_, step in known]
+        if (step := next(alike, None)) is None:
+            step = pure_version(own, places)
+            known.append((own, places, step))
+        steps.append(step)
+    return steps
 
 
 def group_places(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -12,6 +12,7 @@ statistics (BatchNorm) have no learning rate, and are updated all the same.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 from cascadice.engine.behaviours import BEHAVIOURS, Behaviour
 from cascadice.engine.networks import Network
 from cascadice.engine.optimizer_checks import check_proportional
-from cascadice.engine.rounds import Round
+from cascadice.engine.rounds import Draw, Round
 
 
 def with_weights(
@@ -101,8 +102,13 @@ def _with_noise(network: Network, alpha: float | Tensor, during: range | None) -
 
 def as_recorded(network: Network, rounds: Sequence[Round]) -> Network:
     """The network that draws what these consecutive rounds drew, and starts where they started."""
-    drawn = {round_.t: round_.draw for round_ in rounds}
+    first = rounds[0]
+
+    @lru_cache(1)  # rounds may be read from disk, and three functions ask for each
+    def drawn(t: int) -> Draw:
+        return rounds[t - first.t].draw
+
     return replace(
-        network, initial=rounds[0].before, batches=lambda t: drawn[t].batch, mixing=lambda t: drawn[t].W,
-        lr=lambda t: drawn[t].lr,
+        network, initial=first.before, batches=lambda t: drawn(t).batch, mixing=lambda t: drawn(t).W,
+        lr=lambda t: drawn(t).lr,
     )  # fmt: skip

@@ -228,7 +228,7 @@ def _estimated(kinds: Sequence[str], request: Request, hops: int) -> RoundInflue
     participants = {kind: value for part in parts for kind, value in part.participants.items()}
     samples = {kind: value for part in parts for kind, value in part.samples.items()}
     others = [k for k in range(network.nodes) if k not in sources]
-    for scores in (*participants.values(), *samples.values()):
+    for scores in (*participants.values(), *samples.values()) if others else ():
         scores[others] = torch.nan
     for cascade in cascades:
         checks.check_numbers(first.t, cascade.value.transpose(0, 1), cascade.sources)

@@ -147,12 +147,12 @@ def _count_networks(network: Network, updates: Tensor | None, samples: Tensor | 
     for name, weights, size, what in (("updates", updates, network.nodes, "participants"), of_samples):
         if weights is None:
             continue
-        counts.append(len(weights))
         if weights.dim() != 2 or weights.shape[1] != size:
             raise ValueError(
                 f"{name} must have a row for each network and a column for each of {size} {what}; found shape "
                 f"{list(weights.shape)}. Use weights[None] for one network."
             )
+        counts.append(len(weights))
         if not bool((weights.isfinite() & (weights >= 0)).all()):
             raise ValueError(f"weights of {name} must be at least 0 and finite; found {float(weights.min()):g}.")
         if idle := (~weights.any(1)).nonzero().flatten().tolist() if len(weights) else [0]:

@@ -203,7 +203,11 @@ def table_of_drawn(kind: str, t: int, drawn: Int[Tensor, "n samples"], scores: F
 
 def renumbered(table: Table, members: Sequence[int]) -> Table:
     """The table of one process's `members`, if there are any, with their numbers in the whole network."""
-    return replace(table, source=np.array(members, dtype=TYPES["source"])[table.source]) if members else table
+    if not members:
+        return table
+    if not (table.receiver == ALL).all():
+        raise ValueError("no single process knows what an update did to each receiver.")
+    return replace(table, source=np.array(members, dtype=TYPES["source"])[table.source])
 
 
 def concatenate(tables: Iterable[Table]) -> Table:

@@ -178,9 +178,8 @@ def protect(out: Path) -> None:
 
 def clear(out: Path) -> None:
     """Remove the table, its figure, the losses beside it and unfinished sweeps, and nothing else."""
-    if (
-        parts(out) and (out / NOTE).exists()
-    ):  # marked unfinished first, so that the rest is never mistaken for the whole
+    # marked unfinished first, so that the rest is never mistaken for the whole
+    if parts(out) and (out / NOTE).exists():
         with suppress(ValueError):  # a damaged one says nothing at all
             files.write_json(out / NOTE, {PLANNED: str(len(parts(out))), **read_note(out)})
     for path in (*parts(out).values(), out / NOTE, out / FIGURE, out / LOSSES):

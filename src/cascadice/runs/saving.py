@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +104,15 @@ def save(
 
 
 def _marked(network: Network, rounds: Iterable[Round]) -> Iterator[tuple[Round, bool]]:
-    """Yield each round, and whether it is the last."""
-    for round, following in pairwise(chain(rounds, [None])):
-        if round is not None and following is not None:
-            check_form(network, following)
-            check_rounds([round, following])
-        yield round, following is None
+    """Yield each round, and whether it is the last; the first has been checked."""
+    rounds = iter(rounds)
+    round = next(rounds)
+    for following in rounds:
+        check_form(network, following)
+        check_rounds([round, following])
+        yield round, False
+        round = following
+    yield round, True
 
 
 def describe(

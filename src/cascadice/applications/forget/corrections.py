@@ -118,7 +118,8 @@ def coasted(
     tangent = _rolled(network, round_.draw, trajectory.tangent)
     if changed := _indices(part.nodes):
         without = work_without(operator, round_.draw, at, part, changed, round_.half)
-        removed = tree_map(torch.sub, round_.half, without)._replace(buffers={})
+        bare = (each._replace(buffers={}) for each in (round_.half, without))  # masks cannot be subtracted
+        removed = tree_map(torch.sub, *bare)
         tangent = tree_map(torch.add, tangent, removed)
     return round_.half, tangent
 

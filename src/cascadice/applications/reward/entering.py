@@ -101,7 +101,7 @@ def _effect(job: Job, losses: Sequence[float], own: float, begun: bool) -> Json:
     """
     (untrained, trained), (total,), points = losses, job.world.total(own), job.args.points
     change = trained - untrained
-    if abs(total - change) > abs(change):
+    if not abs(total - change) <= abs(change):  # NaN, too
         raise ValueError(
             f"contributions must sum to about what training did to the loss, {change:+.4f}, to pay by them; with "
             f"{points} point{'s' * (points > 1)} they sum to {total:+.4f}. Ask for more: --points {2 * points}"

@@ -110,9 +110,10 @@ def spread(W: Float[Tensor, "n n"], half: Perturbation) -> Perturbation:
         return Perturbation(none, none, half.theta[:0], {})
     where, size = torch.stack([torch.searchsorted(reached, hears), row]), (len(reached), len(nodes))
     mixing = torch.sparse_coo_tensor(where, weights.to(half.theta.dtype), size, check_invariants=False).to(device)
-    place = torch.searchsorted(reached, had).to(device)  # state does not travel: one just reached has none
-    fresh = {name: value.new_zeros(len(reached), *value.shape[1:]) for name, value in half.state.items()}
-    state = {name: fresh[name].index_copy(0, place, value) for name, value in half.state.items()}
+    state = {name: value.new_zeros(len(reached), *value.shape[1:]) for name, value in half.state.items()}
+    if state:  # does not travel: one just reached has none
+        place = torch.searchsorted(reached, had).to(device)
+        state = {name: fresh.index_copy_(0, place, half.state[name]) for name, fresh in state.items()}
     return Perturbation((reached % n).to(device), (reached // n).to(device), product(mixing, half.theta), state)
 
 

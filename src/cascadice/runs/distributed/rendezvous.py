@@ -113,6 +113,8 @@ def _in_time(make: Callable[[], Any], end: float) -> Any:
     try:
         return made.result(max(0.1, end - time.monotonic()))
     except TimeoutError:
+        if made.done():  # its own
+            raise
         raise ConnectionError("something listens there, but it is not a torchrun store") from None
 
 
