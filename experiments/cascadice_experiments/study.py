@@ -1,6 +1,7 @@
 """What the commands of all studies share: flags, one-line errors, a final JSON object, and files in --out."""
 
 import json
+import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -45,11 +46,14 @@ def run(name: str, measure: Callable[[Namespace], Mapping[str, Any]], args: Name
         if "seeds" in args and args.seeds is not None and args.seeds < 1:
             raise ValueError(f"--seeds must be at least 1; found {args.seeds}.")
         result = measure(args)
+        if args.json:
+            print(json.dumps({"experiment": name, **result}))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has left, as `head` does; what is not yet written would fail again at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, RuntimeError, OSError) as error:  # torch raises RuntimeError for an unknown device
         print(str(error).partition("\n")[0], file=sys.stderr)
         return 2
-    if args.json:
-        print(json.dumps({"experiment": name, **result}))
     return 0
 
 

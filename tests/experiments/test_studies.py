@@ -1,6 +1,7 @@
 """Every study has its command, and the page of a study asks the question that the study asks."""
 
 import runpy
+import subprocess
 import sys
 from importlib import import_module
 
@@ -27,3 +28,16 @@ def test_every_study_is_a_command(name, monkeypatch, capsys):
     assert not stopped.value.code
     assert "--data-root DIR" in capsys.readouterr().out
     assert f"python -m cascadice_experiments.{name}" in cascadice_experiments.__doc__
+
+
+def test_a_study_whose_reader_leaves_ends_quietly():
+    """As `head` does; so much is printed that the pipe cannot hold it."""
+    code = (
+        "import sys; from argparse import Namespace; from cascadice_experiments import study; "
+        "sys.exit(study.run('long', lambda args: print('line\\n' * 100_000) or {}, Namespace(json=False)))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline() == b"line\n"
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait()) == (b"", 0)
+    process.stderr.close()

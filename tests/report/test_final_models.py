@@ -90,6 +90,26 @@ def test_nobody_is_expelled_who_clearly_helped_the_final_models(final):
     assert len(chosen["findings"]) == 1
 
 
+def test_the_page_names_the_models_and_the_rounds_that_were_asked_about(trained, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "run")
+    ask(folder, Question(("whole-run-shares",), points=1, on=1, during=(2, 6)), quiet=True)
+    data = collect(folder)
+    section, models, updates = data["final"], "1's final model", "the updates of rounds 2 to 5"
+    assert models in section["title"]
+    assert section["lead"].startswith(
+        f"What the test loss of {models} owes to each participant's data, over rounds 2 to 5 together. Shares divide "
+        f"what {updates} changed among the participants."
+    )
+    assert f"share of what {updates} did to the test loss of {models}." in data["findings"][1]
+    assert not any("the final models" in text for text in data["findings"])
+    assert data["influence"]["models"] == models
+    assert data["influence"]["scored"]["whole-run shares"]["summed"] == 4
+    expelled = {"name": "choose", "columns": ["participant", "advice"], "findings": []}
+    expelled["rows"] = [[k, "expel"] for k in range(6)]
+    explain_disagreement([expelled], {**section, "rows": [[0, "helped"]]})
+    assert not expelled["findings"]  # who helped the model of one has not helped those of all
+
+
 def test_cascades_beside_whole_run_influence_say_what_happened_in_rounds(final, asked, tmp_path):
     folder = shutil.copytree(asked, tmp_path / "run")
     shutil.copytree(final / "whole-run", folder / "whole-run")

@@ -16,10 +16,11 @@ from cascadice.influence import agreement
 from cascadice.influence.cascade import Cascade
 from cascadice.influence.readings import accumulate, by_hop
 from cascadice.influence.tables import concatenate, table_of, table_of_participants, table_of_samples
-from cascadice.influence.uncertainty import bounds_of_sums
+from cascadice.influence.uncertainty import bounds_of_sums, bounds_of_totals
+from cascadice.report.page.sentences import final_models
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.summary import injected_faults, sides, summarise
-from cascadice.runs.words import print_summary
+from cascadice.runs.words import meaning, print_summary
 
 NODES, HOPS = 4, 2
 KINDS = ("truth", "path-integrated, 2 points", "first order")
@@ -214,16 +215,52 @@ def test_the_final_models_come_first_with_what_shares_sum_to():
 
 @pytest.mark.parametrize(("change", "warning"), [
     (-0.5, ""),
-    (-0.54, ""),
-    (-0.75, ". The shares miss what training changed by 33 %: do not read them as parts of a whole. Use more "
-            "points: --points 8 --overwrite"),
-    (0.3, ". The shares do not even have the same sign as what training changed: do not read them as parts of a "
-          "whole. Use more points: --points 8 --overwrite"),
+    (-0.504, ""),
+    (-0.54, ". The shares miss what training changed by 7 %"),
+    (-0.75, ". The shares miss what training changed by 33 %: do not read them as parts of a whole"),
+    (0.3, ". The shares do not even have the same sign as what training changed: do not read them as parts of a whole"),
+    (0.0, ". The shares do not even have the same sign as what training changed: do not read them as parts of a whole"),
 ])  # fmt: skip
 def test_shares_that_do_not_add_up_are_called_so(change, warning):
     scores = table_of_participants("whole-run shares", 0, torch.tensor([-0.75, 0.25, 0.0], dtype=torch.float64))
     text = told(summarise(scores, 3, training_change=change, asked={"points": "4"}))
-    assert f"shares sum to -0.5000; training changed the loss by {change:+.4f}{warning}\n" in text
+    uncovered = (
+        ". The 95 % intervals of shares, and of payments made from them, show only how much shares vary between "
+        "rounds; they do not include this error"
+    )
+    advice = ". Use more points: --points 8 --overwrite" if "parts of a whole" in warning else ""
+    rest = warning + uncovered + advice if warning else ""
+    assert f"shares sum to -0.5000; training changed the loss by {change:+.4f}{rest}\n" in text
+
+
+@pytest.mark.parametrize(("on", "models", "them"), [
+    ("all", "the final models", "them"), ("average", "the average model", "it"), ("3", "3's final model", "it"),
+])  # fmt: skip
+def test_the_models_that_were_measured_are_named(on, models, them):
+    scores = torch.tensor([-0.75, 0.25, 0.0], dtype=torch.float64)
+    for kind in ("whole-run shares", "whole-run at 0.5"):
+        found = summarise(table_of_participants(kind, 0, scores), 3, asked={"on": on})
+        text, page = told(found), [*final_models(found), meaning(kind, found)]
+        assert f"Who helped {models}, and who harmed {them} ({kind}" in text
+        assert f"test loss of {models}" in text.partition("\n")[0]
+        assert page[:2] == [f"Participant 0 (-0.75) helped {models}.", f"Participant 1 (+0.25) harmed {models}."]
+        assert all("the final models" not in line for line in (text, *page)) or on == "all"
+
+
+def test_rounds_whose_updates_were_not_weighted_are_left_out_of_intervals():
+    rounds = torch.tensor([[0.0, 0.0], [-0.5, 0.3], [-0.6, 0.4], [0.0, 0.0]], dtype=torch.float64)
+    rows = concatenate(table_of_participants("whole-run shares", t, row) for t, row in enumerate(rounds))
+    run = [measures(0, 0.1), measures(3, 0.9)]
+    found = summarise(rows, 2, run, training_change=-0.4, asked={"during": "1, 3"})
+    np.testing.assert_allclose(found.bounds["whole-run shares"], bounds_of_totals(rounds[1:3].numpy()))
+    assert found.rounds == (1, 2)
+    for line in (
+        "Influence of the updates in 2 rounds from 1 to 2: each participant's share of what the updates of rounds 1 to "
+        "2 did to the test loss of the final models.",
+        "shares sum to -0.4000; the updates of rounds 1 to 2 changed the loss by -0.4000",
+        "0.100 (round 0) -> 0.900 (round 3)",
+    ):
+        assert line in told(found)
 
 
 @pytest.mark.parametrize(("scores", "whole_run", "one_hop"), [
@@ -297,6 +334,7 @@ def test_under_adam_samples_are_not_ranked_as_if_it_meant_something(kind, sees_s
     text = told(summarise(concatenate([updates, sampled(kind)]), 2, sees_scale=sees_scale))
     assert ("Do not choose samples by these scores: Adam and clipping" in text) == warned
     assert ("LDS 0.1 to 0.3 for an MLP on images, 0.63 for a transformer on text" in text) == warned
+    assert ("A larger ε helps: train with --optimizer-options eps=1e-4 (in Python" in text) == warned
     assert ("Samples that clearly helped and harmed" in text) != warned
 
 

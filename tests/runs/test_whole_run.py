@@ -353,7 +353,8 @@ def test_flags_that_do_not_go_together(run, flags, complaint, capsys):
 
 def test_the_command_asks(run, capsys):
     assert main(["influence", str(run), "--kind", "whole-run,whole-run-shares", "--at", "0.5", "--on", "1"]) == 0
-    assert "Who helped the final models" in capsys.readouterr().out
+    assert "1's final model" in (said := capsys.readouterr().out)
+    assert "the final models" not in said
     note = read_note(run / "whole-run")
     assert (note["on"], note["at"], note["kinds"]) == ("1", "0.5", "whole-run, whole-run-shares")
 

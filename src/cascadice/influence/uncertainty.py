@@ -3,7 +3,8 @@
     total ± t · s · √R        s: standard deviation over the R rounds, t: Student's, R − 1 degrees of freedom
 
 Rounds differ by their batches and by the progress of training. The latter is not noise, so the interval is rather too
-wide than too narrow. It does not cover another test set or another network.
+wide than too narrow. It does not cover another test set or another network, nor the error of a quadrature: whole-run
+shares may miss what training changed by more than this interval.
 
 A sample's interval has the same form, over the n rounds that used it. Some rounds are noisier than others, which is
 estimated from the scores of all samples of its participant. As the number of uses is random too, their variance among

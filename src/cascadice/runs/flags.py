@@ -95,7 +95,7 @@ def add_whole_run(parser: argparse.ArgumentParser) -> None:
     """Add the flags that apply only to questions about the final models."""
     title = "about the final models (--kind whole-run, whole-run-shares, pairs)"
     group = parser.add_argument_group(title, argument_default=argparse.SUPPRESS)
-    at = "weight of all updates at which to differentiate, above 0 and at most 1 [1]"
+    at = "α: the weight of all updates in the run that is differentiated, above 0 and at most 1 [1]"
     group.add_argument("--at", type=float, metavar="X", help=at)
     text = "only the updates of rounds A to B − 1 are weighted, e.g. 0:100 (all rounds)"
     group.add_argument("--during", metavar="A:B", help=text)

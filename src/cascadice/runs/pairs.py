@@ -21,14 +21,15 @@ from cascadice.runs.distributed.processes import ONE_PROCESS, World
 from cascadice.runs.folder import PAIRS, locked_for_writing
 from cascadice.runs.question import Question, check_fits, check_note, evaluate_on_first, question_note
 from cascadice.runs.recording import Playable, open_recording, playable
+from cascadice.runs.summary import measured_models
 from cascadice.runs.sweeps import UNFINISHED
 
 FILE = "pairs.csv"
 COLUMNS = "left_out,participant,influence,influence_without,change"
 MOST = 5  # pairs to name of either sign
 MEANING = (
-    "How a participant's whole-run influence changes when another is left out. Negative: it helps more without the "
-    "other, so they substitute for each other. Positive: it helps less, so they complement each other."
+    "How a participant's whole-run influence on {} changes when another is left out. Negative: it helps more without "
+    "the other, so they substitute for each other. Positive: it helps less, so they complement each other."
 )
 
 
@@ -59,7 +60,7 @@ def ask_pairs(
         everybody, without = rows[0], rows[1:]
         _write(place / FILE, everybody, without)
         files.remove(place / UNFINISHED)
-    _print(console, everybody, without)
+    _print(console, measured_models(question.on), everybody, without)
     say(console, f"wrote {FILE} to {place}")
     return without - everybody
 
@@ -102,13 +103,13 @@ def _write(path: Path, everybody: Tensor, without: Tensor) -> None:
         Path(draft).write_text("\n".join([COLUMNS, *rows]) + "\n")
 
 
-def _print(console: Console, everybody: Tensor, without: Tensor) -> None:
+def _print(console: Console, models: str, everybody: Tensor, without: Tensor) -> None:
     """Print the strongest pairs of each sign."""
     change = without - everybody
     pairs = sorted((float(change[j, i]), j, i) for j, i in (~change.isnan()).nonzero().tolist())
     sides = {"substitutes": [p for p in pairs if p[0] < 0], "complements": [p for p in pairs[::-1] if p[0] > 0]}
     form = f"+.{decimals([value for value, *_ in pairs])}f"
-    say(console, MEANING)
+    say(console, MEANING.format(models))
     rows = [
         [kind, str(j), str(i), f"{everybody[i]:{form}}", f"{without[j][i]:{form}}", f"{value:{form}}"]
         for kind, side in sides.items()

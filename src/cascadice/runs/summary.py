@@ -120,13 +120,30 @@ class InfluenceSummary(NamedTuple):
         """Whether the table is about the final models, not about what updates did in the following rounds."""
         return any(kind.startswith("whole-run") for kind in self.updates)
 
+    @property
+    def models(self) -> str:
+        """The final models that whole-run kinds measure, in words."""
+        return measured_models(self.asked.get("on", "all"))
+
+    @property
+    def cause(self) -> str:
+        """What whole-run shares divide the effect of, in words: training, or the updates of some rounds."""
+        during = rounds_weighted(self.asked)
+        return "training" if during is None else f"the updates of rounds {during[0]} to {during[-1]}"
+
 
 def summarise(
     table: Table, nodes: int, metrics: Sequence[RoundMetrics] = (), injected: dict[int, str] | None = None,
     training_change: float | None = None, sees_scale: bool = True, asked: Mapping[str, str] | None = None,
 ) -> InfluenceSummary:  # fmt: skip
-    """Summarise a table of influence among `nodes` participants; `metrics` are those of the run."""
+    """Summarise a table of influence among `nodes` participants; `metrics` are those of the run.
+
+    If the question weighted only the updates of some rounds (`during`), the other rounds are left out.
+    """
     check_range(table, source=nodes, receiver=nodes)
+    tests = _test_results(metrics, tuple(np.unique(table.round).tolist()))
+    if (during := rounds_weighted(asked or {})) is not None:
+        table = table.where(np.isin(table.round, during))
     rounds = tuple(np.unique(table.round).tolist())
     whole = table.sample == ALL
     updates = {kind: _updates(rows, rounds, nodes) for kind, rows in _by_kind(table, whole).items()}
@@ -139,7 +156,7 @@ def summarise(
         _agreements({kind: value.ravel() for kind, value in updates.items()}),
         {kind: _sample_scores(rows) for kind, rows in samples.items()},
         _agreements({kind: rows.value for kind, rows in samples.items()}),  # each kind has the same rows
-        _test_results(metrics, rounds),
+        tests,
         injected or {},
         training_change,
         sees_scale,
@@ -169,6 +186,17 @@ def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSumm
     table, change, note = read_table(folder), read_training_change(folder), read_note(folder)
     check_range(table, sample=len(network.data.train))
     return summarise(table, network.whole, metrics, injected_faults(network), change, has_linear_steps(network), note)
+
+
+def measured_models(on: object) -> str:
+    """The final models that a question is about, in words: of all, the average model, or of one participant."""
+    return {"all": "the final models", "average": "the average model"}.get(str(on), f"{on}'s final model")
+
+
+def rounds_weighted(asked: Mapping[str, str]) -> range | None:
+    """The rounds whose updates a question weighted, from its note; None if it did not restrict them."""
+    first, _, stop = asked.get("during", "").partition(", ")
+    return range(int(first), int(stop)) if stop else None
 
 
 def has_linear_steps(network: Network) -> bool:

@@ -10,7 +10,11 @@ from cascadice.influence.uncertainty import decimals, plus_minus
 from cascadice.influence.whole_run_shares import POINTS
 from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, clear_samples, sides
 
-FAR = 0.1  # of what training changed: shares that miss more of it are not its parts
+FAR, NEAR = 0.1, 0.01  # of what training changed: shares that miss more are not its parts; less is not worth a word
+UNCOVERED = (
+    "The 95 % intervals of shares, and of payments made from them, show only how much shares vary between rounds; they "
+    "do not include this error"
+)
 PLANNED = "planned"  # in the note of a table that is not finished: how many rounds it will have
 NOT_FINAL = "These sums do not tell who contributed to the final models. For that, use --kind whole-run."
 SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"
@@ -26,7 +30,7 @@ def print_summary(
     """
     rounds, kind = summary.rounds, next(iter(summary.updates), "")
     span = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
-    say(console, f"Influence of the updates in {span}: {meaning(kind)}.")
+    say(console, f"Influence of the updates in {span}: {meaning(kind, summary)}.")
     if kind:
         _print_participants(console, summary, kind, where)
     if sentence := adding_up(summary):
@@ -100,16 +104,16 @@ def _print_samples(
     _print_table(console, f"{title} ({kind}{whose})", columns, rows, padding=2)
 
 
-def meaning(kind: str) -> str:
+def meaning(kind: str, summary: InfluenceSummary) -> str:
     """What numbers of this kind are, and what their sign means."""
     if not kind.startswith("whole-run"):
         return f"the change of the weighted mean test loss. {SIGNS}"
     if kind == "whole-run shares":
-        return f"each participant's share of what training did to the test loss of the final models. {SIGNS}"
+        return f"each participant's share of what {summary.cause} did to the test loss of {summary.models}. {SIGNS}"
     return (
-        "how the final models' test loss changes with the weight of a participant's updates: a derivative, not the "
-        "effect of leaving them out. Negative: more weight lowers the loss (helps); positive: more weight raises it "
-        "(harms)"
+        f"how the test loss of {summary.models} changes with the weight of a participant's updates: a derivative, not "
+        "the effect of leaving them out. Negative: more weight lowers the loss (helps); positive: more weight raises "
+        "it (harms)"
     )
 
 
@@ -121,7 +125,9 @@ def caution(summary: InfluenceSummary) -> str:
         return (
             "Do not choose samples by these scores: Adam and clipping hide the size of gradients, and scores of "
             "samples may hardly predict training without them (LDS 0.1 to 0.3 for an MLP on images, 0.63 for a "
-            "transformer on text: docs/retraining.md). Run cascadice validate --of samples to see how it is here."
+            "transformer on text, with Adam's usual ε of 1e-8: docs/retraining.md). A larger ε helps: train with "
+            "--optimizer-options eps=1e-4 (in Python, cascadice.optimizers.adam(eps=1e-4)). Run cascadice validate "
+            "--of samples to see how it is here."
         )
     verdicts = set(next(iter(summary.verdicts.values())))
     if verdicts == {"used once"}:
@@ -147,8 +153,9 @@ def headline(summary: InfluenceSummary) -> str:
     """A headline for the totals of participants; it claims help or harm only if some interval excludes 0."""
     found = sides(summary, next(iter(summary.updates)))
     if summary.whole_run:
-        helped, harmed = "Who helped the final models", "Who harmed the final models"
-        both, neither = f"{helped}, and who harmed them", "Nobody clearly helped or harmed the final models"
+        helped, harmed = f"Who helped {summary.models}", f"Who harmed {summary.models}"
+        them = "them" if summary.models.endswith("models") else "it"
+        both, neither = f"{helped}, and who harmed {them}", f"Nobody clearly helped or harmed {summary.models}"
     else:
         hops = summary.asked.get("hops")
         far = (
@@ -166,21 +173,21 @@ def adding_up(summary: InfluenceSummary) -> str:
     shares, change = summary.participants.get("whole-run shares"), summary.training_change
     if shares is None or change is None or np.isnan(shares).any():
         return ""
-    total, points = float(shares.sum()), int(summary.asked.get("points", POINTS))
-    wrong, more = missed(total, change), f"Use more points: --points {2 * points} --overwrite"
-    first, _, end = str(summary.asked.get("during", "")).partition(", ")
-    cause = f"the updates of rounds {first} to {int(end) - 1}" if end else "training"
-    sums = f"shares sum to {total:+.4f}; {cause} changed the loss by {change:+.4f}"
-    return f"{sums}. {wrong}: do not read them as parts of a whole. {more}" if wrong else sums
+    points = 2 * int(summary.asked.get("points", POINTS))
+    return sum_in_words(float(shares.sum()), change, f"Use more points: --points {points} --overwrite", summary.cause)
 
 
-def missed(total: float, change: float) -> str:
-    """By how much the shares miss what training changed, if by more than a tenth; else empty."""
-    if abs(total - change) <= FAR * abs(change):
-        return ""
-    if total * change <= 0:
-        return "The shares do not even have the same sign as what training changed"
-    return f"The shares miss what training changed by {100 * abs(total / change - 1):.0f} %"
+def sum_in_words(total: float, change: float, advice: str, cause: str = "training") -> str:
+    """The sum of shares beside what they divide; if it misses that, by how much, what intervals omit, and advice."""
+    sums, error = f"shares sum to {total:+.4f}; {cause} changed the loss by {change:+.4f}", abs(total - change)
+    if error <= NEAR * abs(change):
+        return sums
+    missed = f"do not even have the same sign as what {cause} changed"
+    if total * change > 0:
+        missed = f"miss what {cause} changed by {100 * error / abs(change):.0f} %"
+    if error <= FAR * abs(change):
+        return f"{sums}. The shares {missed}. {UNCOVERED}"
+    return f"{sums}. The shares {missed}: do not read them as parts of a whole. {UNCOVERED}. {advice}"
 
 
 def unfinished(note: Mapping[str, object], there: int) -> str:

@@ -14,7 +14,7 @@ from cascadice.applications.choose.findings import conflict
 from cascadice.cli import main
 from cascadice.engine import evaluate_on
 from cascadice.influence.uncertainty import Bounds, bounds_of_totals
-from cascadice.influence.whole_run_shares import whole_run_shares
+from cascadice.influence.whole_run_shares import share_out, whole_run_shares
 from cascadice.runs import store
 from cascadice.runs.folder import read_config
 from cascadice.runs.recording import open_recording
@@ -264,7 +264,8 @@ def test_by_contribution_it_ranks_who_helped_a_final_model(choose, short, tmp_pa
     assert results["gap"] == pytest.approx(shares.gap, abs=1e-4)
     rows = results["table"]["rows"]
     assert [row[0] for row in rows] == values.argsort().tolist()
-    assert sum(row[3] for row in rows) == pytest.approx(1)
+    change = results["trained"] - results["untrained"]
+    assert [row[3] for row in rows] == pytest.approx([row[1] / change for row in rows])
     bounds = bounds_of_totals(shares.by_round.numpy())
     np.testing.assert_allclose(np.array(results["intervals"]).T, bounds, rtol=1e-2, atol=1e-4)
     clear = {"keep": bounds.high < 0, "let go": bounds.low > 0, "unclear": (bounds.low <= 0) & (bounds.high >= 0)}
@@ -273,8 +274,26 @@ def test_by_contribution_it_ranks_who_helped_a_final_model(choose, short, tmp_pa
     whose = "the final models" if on is None else "2's final model"
     kept = [row[0] for row in rows if row[0] != on and row[4] == "keep"]
     assert f"Clearly helped {whose}, the largest share first: {', '.join(map(str, kept))}." in out
-    assert ("Its own data accounts for" in out) == (on is not None)
+    own = [f"Its own data accounts for {100 * row[3]:.1f} % of what training did to its loss." for row in rows
+           if row[0] == on]  # fmt: skip
+    assert [line for line in out.splitlines() if line.startswith("Its own data")] == own
+    assert "Part: its influence divided by what training as a whole did to the loss." in out
     assert (tmp_path / "out" / results["figure"]).stat().st_size > 5_000
+
+
+@pytest.mark.parametrize("on", [None, 2])
+def test_by_contribution_it_says_what_intervals_leave_out(choose, short, tmp_path, on, monkeypatch):
+    def off(parts, trained, untrained):
+        run = share_out(parts, trained, untrained)
+        return replace(run, by_round=1.2 * (trained - untrained) / float(run.by_round.sum()) * run.by_round)
+
+    monkeypatch.setattr("cascadice.runs.sweeps.share_out", off)
+    _, out, _ = choose("--by", "contribution", *([] if on is None else ["--on", str(on)]), run=short)
+    said = json.loads((tmp_path / "out" / "contribution.json").read_text())["findings"][-1]
+    assert said in out
+    assert "The shares miss what training changed by 20 %: do not read them as parts of a whole. The 95 %" in said
+    more = f"cascadice influence RUN --kind whole-run-shares{'' if on is None else ' --on 2'} --points 6."
+    assert said.endswith(f"they do not include this error. More points bring them closer: {more}")
 
 
 def test_nothing_recorded(choose, tmp_path, undrawn):

@@ -12,7 +12,7 @@ import torch
 from cascadice import influence
 from cascadice.applications.reward.audit import audit
 from cascadice.applications.reward.contributions import Entry, by_shares
-from cascadice.applications.reward.findings import gap_in_words
+from cascadice.applications.reward.findings import sentences
 from cascadice.applications.reward.ledger import CHAIN, by_round, enter, read_ledger, totals
 from cascadice.cli import main
 from cascadice.files import write_json
@@ -116,7 +116,7 @@ def test_pays_by_whole_run_shares_unless_told_otherwise(reward, tmp_path, record
     assert results["gap"] == pytest.approx(played.gap, abs=1e-5)
     total = sum(map(sum, results["contributions"]))
     assert total - results["gap"] == pytest.approx(results["trained"] - results["untrained"])
-    assert f"from {results['untrained']:.4f} to {results['trained']:.4f}. Contributions sum to {total:+.4f}" in out
+    assert f"from {results['untrained']:.4f} to {results['trained']:.4f}. Shares sum to {total:+.4f}" in out
 
 
 def test_contributions_that_do_not_add_up_are_called_so_or_refused(reward, tmp_path, undrawn, monkeypatch):
@@ -140,8 +140,8 @@ def test_contributions_that_do_not_add_up_are_called_so_or_refused(reward, tmp_p
     monkeypatch.setattr("cascadice.runs.sweeps.share_out", off_by(0.5))
     code, out, err = reward()
     assert (code, err) == (0, "")
-    wrong = "off (50.0 %). That is a large part of it: payments may change with more points, in a new ledger: "
-    assert f"{wrong}--points 6 --ledger DIR --overwrite." in out
+    assert "by 50 %: do not read them as parts of a whole. The 95 % intervals of shares, and of payments" in out
+    assert "Use more points, in a new ledger: --points 6 --ledger DIR --overwrite." in out
     content = read_ledger(tmp_path / "ledger")
     enter(tmp_path / "ledger", content.note, [Entry(0, torch.full((4,), 9.0))])  # as an earlier version may have
     code, _, err = reward("--overwrite")
@@ -387,8 +387,17 @@ def test_a_ledger_is_not_started_among_other_files(reward, recorded, tmp_path):
         assert sorted(recorded.iterdir()) == before
 
 
-def test_more_points_are_advised_only_where_there_is_a_gap_to_close():
-    assert gap_in_words(2.0, 1.0, 0.05).endswith(
-        "0.0500 off (5.0 %). With smooth activations, more --points close that gap."
-    )
-    assert gap_in_words(2.0, 1.0, 0.0001).endswith("Contributions sum to -0.9999, which is 0.0001 off (0.0 %).")
+@pytest.mark.parametrize(("gap", "warned"), [(0.2, True), (0.0001, False)])
+def test_what_intervals_of_payments_leave_out_is_said_where_there_is_a_gap_to_close(gap, warned):
+    payments, ends = [60.0, 40.0], {name: [[50.0, 70.0], [30.0, 50.0]] for name in ("payments", "credit")}
+    results = {
+        "payments": payments, "credit": [0.6, 0.4], "earned": [0.6, 0.4], "lost": [0.0, 0.0], "intervals": ends,
+        "rounds": [0, 1], "seal": "0" * 64, "table": {"rows": [[0, ""], [1, ""]]}, "payout": "proportional",
+        "budget": 100.0, "note": {"kind": "whole-run-shares"}, "tested": "", "untrained": 2.0, "trained": 1.0,
+        "gap": gap, "points": 4,
+    }  # fmt: skip
+    (said,) = (text for text in sentences(results) if text.startswith("Training took"))
+    assert f"Shares sum to {gap - 1:+.4f}; training changed the loss by -1.0000." in said
+    assert ("a whole. The 95 % intervals of shares, and of payments made from them, show only how" in said) == warned
+    assert said.endswith("they do not include this error. Use more points, in a new ledger: --points 8 --ledger DIR "
+                         "--overwrite.") == warned  # fmt: skip

@@ -11,6 +11,7 @@ from cascadice import seeds
 from cascadice.applications.validate import idea
 from cascadice.applications.validate.advice import advise, trust
 from cascadice.applications.validate.estimates import ESTIMATES, Setting, estimate, kinds_of, name_of
+from cascadice.applications.validate.findings import forecast
 from cascadice.applications.validate.idea import (
     EACH,
     SUBSETS,
@@ -233,6 +234,26 @@ def test_a_subset_that_diverges_is_named(samples, said):
     results = {"whole-run": torch.zeros(here.size).double()}
     with pytest.raises(DivergedError, match=said):
         list(steps(here, plan, idea.Trained(here.network.initial, 0.0, 1.0), results))
+
+
+def test_an_estimate_that_diverges_is_named_with_how_to_check_the_others():
+    here = setting(lr=1e308, rounds=4)
+    plan = make_plan(here, distinct_subsets(here.size, 0.5, 4), ["truth", "shares", "whole-run"], leave_one_out=False)
+    results, trained = {"truth": torch.zeros(here.size)}, idea.Trained(here.network.initial, 0.0, 1.0)
+    with pytest.raises(DivergedError, match=r"^in the estimate 'shares, 4 hops', .* use --kinds truth,whole-run\.$"):
+        list(steps(here, plan, trained, results))
+
+
+@pytest.mark.parametrize(("rounds", "every"), [(24, 1), (60, 2), (125, 4)])
+def test_a_forecast_counts_the_rounds_that_are_scored(rounds, every):
+    here = setting(rounds=rounds, samples=True)
+    plan = make_plan(here, distinct_subsets(here.size, 0.5, 4), None, leave_one_out=False)
+    kinds = ("whole-run", "whole-run-at-1", "whole-run-shares", "first-order", "shares")
+    assert (here.every, plan.kinds) == (every, kinds)
+    known = {idea.SUBSETS: torch.zeros(4)}
+    assert forecast(here, plan, known) == 19 + 44 // every
+    assert forecast(here, plan, known | {"shares": torch.zeros(here.size)}) == 18 + 4 // every
+    assert forecast(here, plan, known | dict.fromkeys(kinds, torch.zeros(here.size))) == 1
 
 
 def test_a_final_loss_that_is_no_number_is_named(monkeypatch):

@@ -26,11 +26,15 @@ from cascadice.runs.distributed.processes import World
 from cascadice.runs.flags import open_from
 from cascadice.runs.question import Question
 from cascadice.runs.recording import playable
-from cascadice.runs.summary import injected_faults
+from cascadice.runs.summary import injected_faults, measured_models
 from cascadice.runs.sweeps import SHARES, Swept, remove_sweeps, sweep_run
+from cascadice.runs.words import sum_in_words
 
 COLUMNS = ("participant", "influence", "± 95 %", "part", "advice", "injected")
-SIGNS = f"Influence: what a participant's data did to the loss. {SIGN_RULE}"
+SIGNS = (
+    f"Influence: what a participant's data did to the loss. {SIGN_RULE} Part: its influence divided by what training "
+    "as a whole did to the loss."
+)
 ADVICE = {-1: "keep", 0: "unclear", 1: "let go"}
 OVERLAP = " Shares whose intervals overlap are not clearly different."
 ONE_ROUND = "With one round there are no intervals: whom to keep and whom to let go may be noise."
@@ -77,7 +81,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
         run = replace(together.in_step(world, playable(recording)), exchange=exchange)
         swept = sweep_run(run, question, writer.folder, writer.console)
     (total,) = world.total(float(swept.scores[SHARES].participants.sum()))
-    results = _results(writer, swept, question, args.on, total) | {"rounds": run.rounds}
+    results = _results(writer, swept, question, total) | {"rounds": run.rounds}
     merged = writer.write(results, SECTION, world)
     remove_sweeps(writer.folder)
     rows = [
@@ -89,21 +93,23 @@ def _run(args: argparse.Namespace, world: World) -> None:
     writer.print_files()
 
 
-def _results(writer: Writer, swept: Swept, question: Question, on: int | None, total: float) -> Json:
+def _results(writer: Writer, swept: Swept, question: Question, total: float) -> Json:
     shares, (untrained, trained) = swept.scores[SHARES].participants, swept.losses
+    change = trained - untrained
     bounds = bounds_of_totals(swept.scores[SHARES].by_round.numpy())
     half, sign = (bounds.high - bounds.low) / 2, signs(shares.numpy(), bounds)
     sign[shares.numpy() == 0] = 1  # without any influence: let go
     network, rows = writer.recording.network, []
     injected, numbers = injected_faults(network), network.members or range(network.nodes)
+    models = measured_models(question.on)
     for k in shares.argsort(stable=True).tolist():
         share, node = float(shares[k]), numbers[k]
-        part = share / total + 0.0 if total else 0.0
+        part = share / change + 0.0 if change else 0.0
         rows.append([node, share + 0.0, float(half[k]), part, ADVICE[int(sign[k])], injected.get(node, "")])
     results = {
-        **writer.header(f"Whom to keep: who helped {_whose(on)}", COLUMNS, rows),
+        **writer.header(f"Whom to keep: who helped {models}", COLUMNS, rows),
         "sign": SIGN_RULE,
-        "on": on,
+        "on": None if question.on == "all" else question.on,
         "nodes": network.whole,
         "total": total,
         "contributions": shares.tolist(),
@@ -111,19 +117,16 @@ def _results(writer: Writer, swept: Swept, question: Question, on: int | None, t
         **writer.members(),
         "untrained": untrained,
         "trained": trained,
-        "gap": total - trained + untrained,
+        "gap": total - change,
         "points": question.points,
     }
     return {**results, "findings": [*_sentences(results)]}
 
 
-def _whose(on: int | None) -> str:
-    return "the final models" if on is None else f"{on}'s final model"
-
-
 def _sentences(results: Json) -> Iterator[str]:
     """Who helped, whom to let go, who is unclear, and how much a participant's own data did for it."""
     rows, on, members = results["table"]["rows"], results["on"], results.get("members", ())
+    models, change = measured_models("all" if on is None else on), results["trained"] - results["untrained"]
     kept, unclear, gone = (
         comma_separated(row[0] for row in rows if row[4] == advice and row[0] != on)
         for advice in ("keep", "unclear", "let go")
@@ -131,16 +134,19 @@ def _sentences(results: Json) -> Iterator[str]:
     if 0 < len(members) < results["nodes"]:
         yield f"This is about {numbered(members)}."
     if kept:
-        yield f"Clearly helped {_whose(on)}, the largest share first: {kept}.{OVERLAP}"
+        yield f"Clearly helped {models}, the largest share first: {kept}.{OVERLAP}"
     if gone:
         yield f"To be let go, because they did not help: {gone}."
     if unclear:
         yield f"Within noise (the interval includes 0), so unclear: {unclear}."
     for part in (row[3] for row in rows if row[0] == on):
-        yield f"Its own data accounts for {100 * part:.1f} % of what it gained by training."
+        yield f"Its own data accounts for {100 * part:.1f} % of what training did to its loss."
     if rows[0][2] is None or np.isnan(rows[0][2]):
         yield ONE_ROUND
+    on_one = "" if on is None else f" --on {on}"
+    more = f"cascadice influence RUN --kind whole-run-shares{on_one} --points {2 * results['points']}"
+    sums = sum_in_words(results["total"], change, f"More points bring them closer: {more}")
     yield (
-        f"Training took the loss of {_whose(on)} from {results['untrained']:.4f} to {results['trained']:.4f}; the "
-        f"shares of participants in that sum to {results['total']:+.4f} (whole-run shares, {results['points']} points)."
+        f"Training took the loss of {models} from {results['untrained']:.4f} to {results['trained']:.4f}. With "
+        f"{results['points']} points, {sums}."
     )

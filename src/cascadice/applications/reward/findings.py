@@ -29,14 +29,12 @@ from cascadice.runs.folder import CHAIN
 from cascadice.runs.question import check_eval_samples
 from cascadice.runs.recording import Recording, playable
 from cascadice.runs.summary import injected_faults
-from cascadice.runs.words import missed
+from cascadice.runs.words import sum_in_words
 
 HOPS = 4
 FLAGS = {"points": WHOLE_RUN, "hops": "shares", "every": "shares"}  # the kind of contribution that each is for
 SHOWN = 10  # payments on the console
 COLUMNS = ("participant", "payment", "95 % interval", "credit", "helped by", "harmed by", "injected")
-GAP = ("untrained", "trained", "gap", "points")
-NEGLIGIBLE = 0.01  # gaps below this fraction of the change need no advice
 
 
 def merge(parts: Sequence[Json]) -> Json:
@@ -186,22 +184,6 @@ def _results(job: Job, ledger: Ledger, effect: Json) -> Json:
     return {**results, "findings": [*sentences(results)]}
 
 
-def gap_in_words(untrained: float, trained: float, gap: float, points: int = POINTS) -> str:
-    """What training did to the loss, and by how much contributions miss it."""
-    change = trained - untrained
-    off = f"{abs(gap):.4f} off" + (f" ({100 * abs(gap / change):.1f} %)" if change else "")
-    sums = (
-        f"Training took the mean loss of the final models from {untrained:.4f} to {trained:.4f}. Contributions sum to "
-        f"{change + gap:+.4f}, which is {off}. "
-    )
-    if missed(change + gap, change):
-        more = f"--points {2 * points} --ledger DIR --overwrite"
-        return f"{sums}That is a large part of it: payments may change with more points, in a new ledger: {more}."
-    if abs(gap) < NEGLIGIBLE * abs(change):
-        return sums.rstrip()
-    return f"{sums}With smooth activations, more --points close that gap."
-
-
 def sentences(results: Json) -> Iterator[str]:
     """Who is paid what, and why, from `reward.json`; of several processes, `seal` is a list."""
 
@@ -224,7 +206,11 @@ def sentences(results: Json) -> Iterator[str]:
         f"influence, the change of the loss, is negative ({results['note']['kind']}; {span})."
     )
     if "gap" in results:
-        yield gap_in_words(**{name: results[name] for name in GAP if name in results})
+        untrained, trained, points = results["untrained"], results["trained"], results.get("points", POINTS)
+        more = f"Use more points, in a new ledger: --points {2 * points} --ledger DIR --overwrite"
+        sums = sum_in_words(trained - untrained + results["gap"], trained - untrained, more)
+        took = f"Training took the mean loss of the final models from {untrained:.4f} to {trained:.4f}"
+        yield f"{took}. {sums[0].upper()}{sums[1:]}."
     best, unpaid = int(payment.argmax()), [k for k in nodes if credit[k] <= 0]
     highest = f"Highest payment{' among them' * bool(others)}: {payment[best]:.2f}, to {names([best])}"
     yield f"{highest}{_overlapping(of_payments, best)}."

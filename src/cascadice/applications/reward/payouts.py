@@ -148,6 +148,8 @@ def credit_bounds(contributions: Float[Tensor, "rounds n"], clawback: float = 1.
 def payment_bounds(contributions: Float[Tensor, "rounds n"], terms: Terms) -> Bounds:
     """The 95 % intervals of payments, from how much everyone's credit varies between rounds; NaN with one round.
 
+    They do not include by how much whole-run shares miss what training changed.
+
         credit* = credit + t / 1.96 · √(R / (R − 1)) · Σ_t ε_t (credit_t − credit / R),      ε_t ~ N(0, 1)
 
     A higher payment leaves less for the others, so the credits of all are drawn together, 1,000 times, each as widely

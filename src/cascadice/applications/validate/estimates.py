@@ -49,6 +49,11 @@ class Setting(NamedTuple):
         return self.kept / self.size
 
     @property
+    def every(self) -> int:
+        """Estimates that look at single rounds score every N-th, which counts for N."""
+        return -(-self.rounds // SCORED)
+
+    @property
     def in_words(self) -> str:
         """What each subset keeps, e.g. "6 of 8 participants"."""
         return f"{self.kept} of {self.size} {self.what}"
@@ -66,7 +71,9 @@ class Kind(NamedTuple):
     name: str
     description: str
     trainings: int
-    """Its approximate cost, for a forecast."""
+    """About the least that it costs, for a forecast."""
+    scoring: int = 0
+    """About the least that scoring single rounds adds, if all of them are scored."""
     of_samples: bool = True
     unasked: bool = True
     """Whether it is checked by default."""
@@ -81,7 +88,7 @@ def _over_run(setting: Setting, estimate: Callable[..., WholeRun], **options: An
 
 def _summed(setting: Setting, kind: str, hops: int) -> Tensor:
     """Sum scores of single rounds; if only every N-th round is scored, it counts for N rounds."""
-    (network, rounds, evaluation, _, samples), every = setting, -(-setting.rounds // SCORED)
+    (network, rounds, evaluation, _, samples), every = setting, setting.every
     hops = min(hops, rounds)
     played = simulate(network, rounds, window=hops, taped=samples)
     results = score_rounds(network, played, evaluation, hops=hops, kinds=[kind], samples=samples, every=every)
@@ -95,15 +102,15 @@ def _summed(setting: Setting, kind: str, hops: int) -> Tensor:
 ESTIMATES: Mapping[str, Kind] = {
     "whole-run": Kind(
         lambda setting: _over_run(setting, whole_run, at=setting.part), "whole-run at {part:.3g}",
-        "how the final models' loss changes with its weight, at the fraction that subsets keep", 4,
+        "how the final models' loss changes with its weight, at the fraction that subsets keep", 3,
     ),
     "whole-run-at-1": Kind(
         lambda setting: _over_run(setting, whole_run), "whole-run at 1",
-        "how the final models' loss changes with its weight, in the run as it was", 4,
+        "how the final models' loss changes with its weight, in the run as it was", 3,
     ),
     "whole-run-at-0.5": Kind(
         lambda setting: _over_run(setting, whole_run, at=0.5), "whole-run at 0.5",
-        "how the final models' loss changes with its weight, in a smoother run: that at half the learning rate", 4,
+        "how the final models' loss changes with its weight, in a smoother run: that at half the learning rate", 3,
         unasked=False,
     ),
     "whole-run-by-class": Kind(
@@ -113,19 +120,19 @@ ESTIMATES: Mapping[str, Kind] = {
     ),
     "whole-run-shares": Kind(
         lambda setting: _over_run(setting, whole_run_shares), "whole-run shares",
-        "its share of what training as a whole did to the final models", 13,
+        "its share of what training as a whole did to the final models", 10,
     ),
     "first-order": Kind(
         lambda setting: _summed(setting, "first-order", 1), "first order, 1 hop",
-        "DICE-E one hop, summed over rounds", 2,
+        "DICE-E one hop, summed over rounds", 1, scoring=4,
     ),
     "truth": Kind(
         lambda setting: _summed(setting, "truth", 1), "truth, 1 hop",
-        "what each update really did within one hop, by replay, summed over rounds", 4, of_samples=False,
+        "what each update really did within one hop, by replay, summed over rounds", 1, scoring=12, of_samples=False,
     ),
     "shares": Kind(
         lambda setting: _summed(setting, "shares", FEW_HOPS), f"shares, {FEW_HOPS} hops",
-        f"its share of what each round achieved within {FEW_HOPS} hops, summed over rounds", 10,
+        f"its share of what each round achieved within {FEW_HOPS} hops, summed over rounds", 1, scoring=40,
     ),
 }  # fmt: skip
 

@@ -56,17 +56,19 @@ def run(args: argparse.Namespace) -> None:
     results = _read_saved(Path(args.out or recording.folder / "validate"), note, args.overwrite)
     args.overwrite |= bool(results)  # the saved results have these settings, and more are added to them
     writer = open_writer(args, recording, "validate", SAVED)
-    trainings = forecast(plan, results)
+    least = forecast(setting, plan, results)
+    trainings = f"{least} to {2 * least} trainings" if least > 1 else "1 training"
     networks = f"{count} networks of {setting.rounds} rounds"
     estimates = f"{len(plan.kinds)} estimate{'s' * (len(plan.kinds) > 1)}"
     many = "all " * (len(plan.subsets) < args.subsets) + str(len(plan.subsets))
     writer.print(
         f"Training on {many} subsets that keep {setting.in_words} ({setting.part:.3g}).",
-        f"{networks}, {estimates}: about {trainings} training{'s' * (trainings > 1)} to do.",
+        f"{networks}, {estimates}: about {trainings} to do.",
     )
     trained = idea.train(setting)
-    minutes = max(trained.seconds * trainings / 60, 0.1)
-    writer.print(f"One training takes {trained.seconds:.2g} s, so this takes {minutes:.1f} minutes or less.")
+    minutes = max(trained.seconds * least / 60, 0.1)
+    span = f"{minutes:.1f} to {2 * minutes:.1f} minutes"
+    writer.print(f"One training takes {trained.seconds:.2g} s, so this takes about {span}.")
     total = len(plan.kinds) + sum(len(idea.chunks(setting, len(subsets))) for subsets in plan.networks.values())
     steps, path = idea.steps(setting, plan, trained, results), writer.folder / SAVED
     with resumable(f"stopped; what was computed is kept in {path}. The same command, without --overwrite, continues."):
@@ -129,10 +131,14 @@ def _read_saved(folder: Path, note: Mapping[str, str], overwrite: bool) -> Resul
     return results
 
 
-def forecast(plan: Plan, results: Results) -> int:
-    """About how many trainings the missing results take, including that of the run itself."""
+def forecast(setting: Setting, plan: Plan, results: Results) -> int:
+    """About how many trainings the missing results take, including that of the run itself.
+
+    Scores of samples, Adam and several local steps may double it.
+    """
+    missing = [ESTIMATES[kind] for kind in plan.kinds if kind not in results]
     networks = sum(max(0, len(subsets) - len(results.get(name, ()))) for name, subsets in plan.networks.items())
-    return 1 + networks + sum(ESTIMATES[kind].trainings for kind in plan.kinds if kind not in results)
+    return 1 + networks + round(sum(kind.trainings + kind.scoring / setting.every for kind in missing))
 
 
 def _results(

@@ -25,7 +25,7 @@ from cascadice.applications.validate.estimates import (
     name_of,
     read_scores,
 )
-from cascadice.engine import Operator, Participants, simulate
+from cascadice.engine import DivergedError, Operator, Participants, simulate
 from cascadice.influence.by_class import ByClass
 from cascadice.influence.retraining import Prediction, paired_advantage, predicts, random_subsets, retrain, without_each
 
@@ -205,7 +205,10 @@ def steps(setting: Setting, plan: Plan, trained: Trained, results: Results) -> I
     for kind in plan.kinds:
         if kind not in results:
             began = perf_counter()
-            results[kind] = estimate(kind, setting)
+            try:
+                results[kind] = estimate(kind, setting)
+            except DivergedError as error:
+                raise _diverged(error, kind, plan, setting) from None
             results[COST.format(kind)] = torch.tensor((perf_counter() - began) / trained.seconds, dtype=torch.float64)
         yield f"estimated {name_of(kind, setting)}"
     for name, subsets in plan.networks.items():
@@ -215,6 +218,14 @@ def steps(setting: Setting, plan: Plan, trained: Trained, results: Results) -> I
                 fresh = range(len(done), chunk.stop)
                 results[name] = torch.cat([done, _train_subsets(setting, subsets, fresh)])
             yield f"trained {chunk.stop} of {len(subsets)} {name}"
+
+
+def _diverged(error: DivergedError, kind: str, plan: Plan, setting: Setting) -> DivergedError:
+    """The same error, saying which estimate diverged and how to check the others."""
+    others = ",".join(one for one in plan.kinds if one != kind)
+    advice = f" To check the other estimates alone, use --kinds {others}." if others else ""
+    which = f"in the estimate {name_of(kind, setting)!r}, "
+    return DivergedError(error.t, error.node, f"{error.remedy}{advice}", which, error.sent)
 
 
 def chunks(setting: Setting, count: int) -> list[range]:

@@ -27,12 +27,12 @@ function setControls() {
 // What the network shows: somebody is promised to have helped or harmed only if an interval says so.
 function networkTitle() {
   if (!data.influence) return "Who gossiped with whom";
-  const whom = state.kind.startsWith("whole-run") ? " the final models" : "";
-  if (state.round !== ALL || scored()["half width"] === null) return cascading() ? "Who influenced whom" : whom ? "Influence on the final models" : "Influence of each participant";
+  const whom = state.kind.startsWith("whole-run") ? ` ${data.influence.models}` : "";
+  if (state.round !== ALL || scored()["half width"] === null) return cascading() ? "Who influenced whom" : whom ? `Influence on${whom}` : "Influence of each participant";
   const did = new Set([...totals((source) => source).values()].map(verdict));
   if (!did.has("helped") && !did.has("harmed")) return `Nobody clearly helped or harmed${whom}`;
   if (cascading()) return "Who influenced whom";
-  if (did.has("helped") && did.has("harmed")) return `Who helped${whom}, and who harmed${whom && " them"}`;
+  if (did.has("helped") && did.has("harmed")) return `Who helped${whom}, and who harmed${whom && (whom.endsWith("models") ? " them" : " it")}`;
   return `Who ${did.has("helped") ? "helped" : "harmed"}${whom}`;
 }
 

@@ -12,11 +12,12 @@ from cascadice.report.page.influences import Influences
 from cascadice.report.page.sections import build_section
 from cascadice.runs.question import Question
 from cascadice.runs.scores import VERDICTS
+from cascadice.runs.summary import rounds_weighted
 from cascadice.runs.sweeps import SHARES
 from cascadice.runs.words import headline
 
-LEAD = "What the test loss of the final models owes to each participant's data, over all rounds together."
-SHARED = "Shares divide what training changed among the participants."
+LEAD = "What the test loss of {} owes to each participant's data, over {} together."
+SHARED = "Shares divide what {} changed among the participants."
 SLOPE = (
     "Whole-run influence at a weight is a derivative: how the loss changes with the weight of a participant's updates, "
     "not the effect of leaving it out."
@@ -53,5 +54,9 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
     shown, title = updates[:, known], "Influence of each participant's data"
     drawn = contributions(shown.sum(0), bounds_of_totals(shown), injected, title, first, known)
     section = build_section(results, folder / whole.name)
-    lead = " ".join([LEAD, *([SHARED] if SHARES in kinds else []), *([SLOPE] if {*kinds} - {SHARES} else []), SIGN])
-    return {**section, "name": "contributions", "lead": lead, "charts": [drawn], "picture": None}
+    during = rounds_weighted(whole.summary.asked)
+    span = "all rounds" if during is None else f"rounds {during[0]} to {during[-1]}"
+    shared = [SHARED.format(whole.summary.cause)] if SHARES in kinds else []
+    lead = " ".join([LEAD.format(whole.summary.models, span), *shared, *([SLOPE] if {*kinds} - {SHARES} else []), SIGN])
+    return {**section, "name": "contributions", "models": whole.summary.models, "lead": lead, "charts": [drawn],
+            "picture": None}  # fmt: skip

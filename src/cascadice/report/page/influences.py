@@ -100,6 +100,7 @@ def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
     return {
         "folder": read[0].name,
         "kinds": list(summary.updates),
+        "models": tables[0].summary.models,
         "rounds": rounds,
         "all rounds": list(summary.rounds),
         "totals": {kind: short(values) for kind, values in summary.participants.items()},

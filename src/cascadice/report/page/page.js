@@ -62,7 +62,7 @@ function overview() {
 
 function measured(kind, whose = "participant") {
   if (!kind.startsWith("whole-run")) return "the change in loss";
-  return kind === "whole-run shares" ? `the ${whose}’s share of what training did to the final models’ loss` : `how the final models’ loss changes with the ${whose}’s weight (a derivative, not the effect of leaving it out)`;
+  return kind === "whole-run shares" ? `the ${whose}’s share of what training did to the loss of ${data.influence.models}` : `how the loss of ${data.influence.models} changes with the ${whose}’s weight (a derivative, not the effect of leaving it out)`;
 }
 
 function tableNote() {

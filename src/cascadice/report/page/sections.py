@@ -21,6 +21,7 @@ from cascadice.applications.validate.findings import SECTION as VALIDATE
 from cascadice.applications.writer import Section, merge_same
 from cascadice.engine.parts import numbered
 from cascadice.runs.folder import INFLUENCE, check_length, launcher
+from cascadice.runs.summary import measured_models
 
 SECTIONS = {"detect": DETECT, "choose": CHOOSE, "reward": REWARD, "forget": FORGET, "validate": VALIDATE}
 SHOWN = {**SECTIONS, "contribution": CONTRIBUTION}  # `choose --by contribution` has a folder of its own
@@ -136,8 +137,9 @@ def _table(results: Json, section: Section | None) -> tuple[list[Any], list[list
 
 
 def explain_disagreement(sections: Sequence[Json], final: Json | None) -> None:
-    """In `choose`, name those it would expel although they clearly helped the final models."""
-    helped = {row[0] for row in final["rows"] if "helped" in row} if final else set()
+    """In `choose`, name those it would expel although they clearly helped the final models of all."""
+    of_all = final is not None and final["models"] == measured_models("all")
+    helped = {row[0] for row in final["rows"] if "helped" in row} if final and of_all else set()
     for section in sections:
         if section["name"] == "choose" and "advice" in section["columns"]:
             place = section["columns"].index("advice")

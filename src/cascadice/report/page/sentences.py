@@ -27,7 +27,7 @@ def sentences(
     texts = [_training(config, nodes, rounds, metrics, tokens)]
     whole, rounds_of = ([one for one in summaries if one.whole_run is final] for final in (True, False))
     for summary in whole[:1]:
-        texts += [f"Influence is {meaning(next(iter(summary.updates)))}.", *final_models(summary)]
+        texts += [f"Influence is {meaning(next(iter(summary.updates)), summary)}.", *final_models(summary)]
     for summary in rounds_of[:1]:
         about = [] if whole else [SIGNS, *_participants(summary)]
         part = unfinished(summary.asked, len(summary.rounds))
@@ -36,9 +36,9 @@ def sentences(
 
 
 def final_models(summary: InfluenceSummary) -> list[str]:
-    """Who helped the final models and who harmed them, and whether shares add up."""
-    sentence = adding_up(summary)
-    return _participants(summary, " the final models") + ([f"{sentence[0].upper()}{sentence[1:]}."] if sentence else [])
+    """Who helped the final models that were measured and who harmed them, and whether shares add up."""
+    helped, sums = _participants(summary, f" {summary.models}"), adding_up(summary)
+    return [*helped, f"{sums[0].upper()}{sums[1:]}."] if sums else helped
 
 
 def _training(config: Config, nodes: int, rounds: int, metrics: Sequence[RoundMetrics], tokens: bool) -> str:
