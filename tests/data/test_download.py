@@ -26,6 +26,7 @@ class Server:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {"/good.bin": CONTENT}
         self.cut: set[str] = set()
+        self.says_how_long = True
         self.asked: list[str] = []
         self.address = ""
 
@@ -42,7 +43,8 @@ def server() -> Iterator[Server]:
                 return
             content = served.files[self.path]
             self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
+            if served.says_how_long:
+                self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content[: len(content) // 2] if self.path in served.cut else content)
 
@@ -64,6 +66,12 @@ def no_proxy_and_no_data_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_pa
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "CASCADICE_DATA", "CASCADICE_MIRROR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_a_file_of_unknown_length_arrives_whole(server: Server, tmp_path: Path) -> None:
+    server.says_how_long = False
+    fetch(server.address + "/good.bin", tmp_path / "good.bin", digest=MD5)
+    assert (tmp_path / "good.bin").read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("digest", [MD5, hashlib.sha256(CONTENT).hexdigest()])

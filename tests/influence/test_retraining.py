@@ -136,6 +136,7 @@ def test_bad_input(unchecked):
         ({"samples": torch.zeros(2, 48)}, "row 0 of samples"),
         ({"updates": torch.ones(2, 3)}, r"a column for each of 4 participants; found shape \[2, 3\]"),
         ({"updates": torch.ones(NODES)}, r"found shape \[4\]. Use weights\[None\] for one network"),
+        ({"updates": torch.tensor(1.0)}, r"found shape \[\]. Use weights\[None\] for one network"),
         ({"samples": torch.ones(2, 47)}, r"a column for each of 48 training samples; found shape \[2, 47\]"),
         ({"updates": torch.ones(2, NODES), "samples": torch.ones(3, 48)}, "a row for each network; found 2 and 3 rows"),
         ({"samples": torch.full((1, 48), -1.0)}, "weights of samples must be at least 0 and finite; found -1"),

@@ -201,6 +201,26 @@ def test_gossip_of_whole_updates_needs_no_data():
         forget(blind, rounds, PARTICIPANT, "gossip")
 
 
+def test_gossip_forgets_in_models_with_masks():
+    model = nn.Sequential(nn.Linear(FEATURES, 3))
+    model[0].register_buffer("mask", torch.tensor([True, False]))
+    masked = small(model=model)
+    rounds = window(masked, ROUNDS)
+    plain = small(model=nn.Sequential(nn.Linear(FEATURES, 3)))
+    bare = [
+        round_._replace(before=bare_of(round_.before), half=bare_of(round_.half), after=bare_of(round_.after))
+        for round_ in rounds
+    ]
+    expected = forget(plain, bare, PARTICIPANT, "gossip").participants
+    torch.testing.assert_close(
+        forget(masked, rounds, PARTICIPANT, "gossip").participants.theta, expected.theta, **CLOSE
+    )
+
+
+def bare_of(participants):
+    return participants._replace(buffers={})
+
+
 @pytest.mark.parametrize("level", ["gossip", "first-order"])
 def test_contributions_superpose(level):
     network = small(optimizer="momentum")
