@@ -13,8 +13,9 @@ from torch.func import grad
 from torch.utils._pytree import tree_map
 
 from cascadice.data.inputs import Inputs, at
-from cascadice.engine import DivergedError, Network, Operator, load
+from cascadice.engine import DivergedError, Evaluation, Network, Operator, load
 from cascadice.engine.dropout import seeded
+from cascadice.engine.evaluation import check_asked
 from cascadice.engine.groups import uniform_parts
 from cascadice.engine.learner import Learner, Participants, outputs_of, unflatten
 from cascadice.engine.rounds import Draw, Perturbation, Round, rows_of
@@ -96,8 +97,9 @@ def _form(participants: Participants) -> str:
     return f"{nodes} participants of {size} parameters, {theta.dtype} on {theta.device}{kept}"
 
 
-def check_sources(network: Network, rounds: Sequence[Round], sources: Sources) -> list[int]:
+def check_sources(network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sources) -> list[int]:
     """The sources as a list, all participants by default; raise unless they and the rounds are this network's."""
+    check_asked(network, evaluation)
     chosen = list(range(network.nodes)) if sources is None else numbers_of(sources)
     for source in chosen:
         if not 0 <= source < network.nodes:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice.engine import Evaluation, Network
+from cascadice.engine.evaluation import check_asked
 from cascadice.engine.operator import Operator, Pulled
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.influence import checks
@@ -53,6 +54,7 @@ def full_horizon(
         >>> for scores in full_horizon(network, reversed(rounds), evaluate_on(network)):
         ...     print(scores.t, scores.participants)
     """
+    check_asked(network, evaluation)
     op = operator or Operator(network)
     for round_, pulled in pull_back(op, backwards, partial(final_adjoint, op, evaluation), samples=samples):
         yield HorizonScores(round_.t, pulled.participants, pulled.samples)
