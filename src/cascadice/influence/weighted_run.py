@@ -56,7 +56,7 @@ class WeightedRun:
     @property
     def recorded(self) -> Sequence[Round] | None:
         """The recorded rounds if they are those of the run at α, so that nothing has to be trained again."""
-        return None if isinstance(self.rounds, int) or not _is(1, self.at) else self.rounds
+        return None if isinstance(self.rounds, int) or not _is(1.0, self.at) else self.rounds
 
     @property
     def alpha(self) -> Float[Tensor, " n"]:
@@ -126,7 +126,7 @@ def _last_round(run: WeightedRun, operator: Operator) -> Round:
     network, span = operator.network, run.span
     if run.recorded is not None:
         return run.recorded[-1]
-    if _is(0, run.at) and run.during is None and run.exchange is None:  # nobody trains
+    if _is(0.0, run.at) and run.during is None and run.exchange is None:  # nobody trains
         here = network.initial
         for t in span:
             here = mix(network.mixing(t), here)
