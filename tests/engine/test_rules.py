@@ -82,6 +82,12 @@ def test_a_rule_must_return_a_mixing_matrix(change, message):
         list(simulate(make(), 4, rule=spoil))
 
 
+def test_a_rule_that_returns_bare_parameters_is_told_how():
+    message = r"found 4 x \d+\. Return mixed parameters as half\._replace\(theta=mixed\)"
+    with pytest.raises(ValueError, match=message):
+        list(simulate(make(), 1, rule=lambda drawn, before, half: half.theta.clone()))
+
+
 def test_a_rule_must_return_a_tensor():
     with pytest.raises(TypeError, match=r"round 0 cannot be used: it must be a tensor, or Participants; found list"):
         list(simulate(make(), 1, rule=lambda drawn, before, half: drawn.W.tolist()))

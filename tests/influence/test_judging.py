@@ -107,7 +107,7 @@ ROUNDS = [truth, first_order, path_integrated, reverse_gossip, shares]
 def test_rounds_must_follow_one_another(way):
     network = small()
     rounds = window(network, 3)
-    with pytest.raises(ValueError, match=r"rounds must be consecutive; found \[2, 4\]"):
+    with pytest.raises(ValueError, match=r"rounds must be consecutive; round 2 is followed by 4\. Keep or record all"):
         way(network, [rounds[0], rounds[2]], evaluate_on(network))
 
 

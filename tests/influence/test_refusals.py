@@ -254,7 +254,23 @@ MISTAKEN = {
         "a Round is needed; found int",
     ),
     "a measure": (lambda net, rounds: influence.evaluate_on(net, measure="accuracy"), "must be a function of"),
-    "a data set": (lambda net, rounds: influence.evaluate_on(net.data), "takes a network first; found DataSet"),
+    "a module": (
+        lambda net, rounds: influence.truth(net.learner.training, rounds, influence.evaluate_on(net)),
+        r"network must be a Network; found Sequential\. Build it with cascadice\.network",
+    ),
+    "no evaluation": (
+        lambda net, rounds: influence.reverse_gossip(net, rounds, None),
+        r"evaluation must be an Evaluation; found NoneType\. Use influence\.evaluate_on",
+    ),
+    "samples": (
+        lambda net, rounds: influence.truth(net, rounds, net.data.test),
+        "evaluation must be an Evaluation; found Samples",
+    ),
+    "points": (
+        lambda net, rounds: influence.shares(net, rounds, influence.evaluate_on(net), points="3"),
+        "points must be a whole number, from 1 to 100; found '3'",
+    ),
+    "a data set": (lambda net, rounds: influence.evaluate_on(net.data), "network must be a Network; found DataSet"),
     "a rule": (lambda net, rounds: list(simulate(net, 1, rule="trimmed-mean")), "rule must be a function"),
     "a compression": (lambda net, rounds: small(compression=8), "a name in COMPRESSIONS or a Compression; found 8"),
 }

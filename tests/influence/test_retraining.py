@@ -18,7 +18,7 @@ from cascadice.influence.retraining import (
 )
 from cascadice.influence.whole_run import whole_run
 from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
-from cascadice.optimizers import build
+from cascadice.optimizers import Optimizer, build
 
 ROUNDS = 6
 
@@ -165,6 +165,19 @@ def test_samples_that_share_statistics_cannot_be_left_out():
     network = small(smooth(nn.BatchNorm1d(4)))
     with pytest.raises(ValueError, match="BatchNorm"):
         retrain(network, 2, evaluate_on(network), samples=random_subsets(48, 0.5, 2))
+
+
+def test_leave_one_out_says_without_whom_a_network_diverges():
+    """Three participants double their parameters, the fourth keeps the average small."""
+
+    def times(factor):
+        return Optimizer(lambda theta: {}, lambda gradient, state, theta, lr: (factor * lr[..., None] * theta, state))
+
+    network = small(
+        mixing=torch.full((4, 4), 0.25), optimizer=[*[times(1.0)] * 3, times(-6.0)], lr=1.0, dtype="float32"
+    )
+    with pytest.raises(DivergedError, match=r"^in the network without participant 3, .* became NaN or infinite"):
+        leave_one_out(network, 200, evaluate_on(network))
 
 
 def test_a_network_that_diverges_is_named():

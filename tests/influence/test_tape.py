@@ -204,5 +204,5 @@ def test_the_full_horizon_is_the_last_hop_of_the_first_order(rule, strategy):
 def test_the_full_horizon_goes_back_one_by_one():
     network = small()
     rounds = list(simulate(network, 4))
-    with pytest.raises(ValueError, match=r"must go back one by one; found 0 after 3"):
+    with pytest.raises(ValueError, match=r"must be consecutive; round 0 is followed by 3"):
         list(full_horizon(network, [rounds[3], rounds[0]], evaluate_on(network)))

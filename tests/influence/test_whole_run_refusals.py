@@ -1,19 +1,35 @@
 """What whole-run influence refuses, and how it says so."""
 
+from functools import partial
+
 import pytest
 import torch
 from engine.cases import make
 from influence.cases import directed, small
 
-from cascadice.engine import DivergedError, fleet, simulate
+from cascadice.engine import DivergedError, Operator, fleet, mix, simulate
 from cascadice.engine.exchange.robust import trimmed_mean
 from cascadice.engine.parts import part_of
+from cascadice.engine.rounds import rows_of
 from cascadice.engine.weighting import with_weights
-from cascadice.influence import evaluate_on
+from cascadice.influence import (
+    evaluate_on,
+    first_order,
+    full_horizon,
+    interplay,
+    leave_one_out,
+    path_integrated,
+    reverse_gossip,
+    score_rounds,
+    shares,
+    truth,
+)  # fmt: skip
 from cascadice.influence.by_class import whole_run_by_class
+from cascadice.influence.checks import check_rounds
 from cascadice.influence.weighted_run import WeightedRun
 from cascadice.influence.whole_run import whole_run
 from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
+from cascadice.optimizers import Optimizer
 
 ROUNDS = 9
 
@@ -24,12 +40,12 @@ def test_bad_input(unchecked):
     for bad, message in (
         (lambda: whole_run(network, 0, evaluation), "at least one round"),
         (lambda: whole_run(network, [], evaluation), "at least one round"),
-        (lambda: whole_run(network, [rounds[0], rounds[2]], evaluation), "one by one"),
+        (lambda: whole_run(network, [rounds[0], rounds[2]], evaluation), "round 0 is followed by 2"),
         (
             lambda: whole_run(network, [*rounds[:2], *rounds[4:]], evaluation, at=0.5),
-            r"consecutive; found \[0, 1, 4, 5",
+            r"consecutive; round 1 is followed by 4\.",
         ),
-        (lambda: whole_run(network, rounds[::-1], evaluation, at=0.5), r"consecutive; found \[8, 7"),
+        (lambda: whole_run(network, rounds[::-1], evaluation, at=0.5), "round 8 is followed by 7"),
         (lambda: whole_run_shares(network, [*rounds[:2], *rounds[4:]], evaluation), "must be consecutive"),
         (lambda: measured_at(network, [*rounds[:2], *rounds[4:]], evaluation, 0.0), "must be consecutive"),
         (lambda: whole_run(network, 3, evaluation, at=-1.0), "at least 0"),
@@ -48,10 +64,111 @@ def test_bad_input(unchecked):
         (lambda: whole_run(network, 3, evaluation, during=range(2, 4)), r"from 0 to 2; found range\(2, 4\)"),
         (lambda: whole_run(network, rounds[2:], evaluation, during=range(1, 3)), r"from 2 to 8; found range\(1, 3\)"),
         (lambda: whole_run(network, 3, evaluation, during=(0, 2)), r"must be a range of rounds.*found \(0, 2\)"),
+        (lambda: whole_run(network, 3, evaluation, length=-1), r"length must be .*, at least 1, or None; found -1"),
+        (lambda: whole_run(network, 3, evaluation, length=0), "at least 1, or None; found 0"),
+        (lambda: interplay(network, 3, evaluation, at=0), "at must be one number above 0; found 0"),
+        (lambda: interplay(network, 3, evaluation, at=torch.ones(4)), "at must be one number above 0"),
+        (lambda: interplay(network, 3, evaluation, at="x"), "at must be one number above 0; found 'x'"),
         (lambda: with_weights(network, samples=torch.ones(3)), "one per training sample"),
     ):
         with pytest.raises(ValueError, match=message):
             bad()
+
+
+def test_mistaken_types_are_named(unchecked):
+    network = small()
+    evaluation, module = evaluate_on(network), network.learner.training
+    for call in (
+        lambda network, evaluation: whole_run(network, 3, evaluation),
+        lambda network, evaluation: whole_run_by_class(network, 3, evaluation),
+        lambda network, evaluation: leave_one_out(network, 3, evaluation),
+    ):
+        with pytest.raises(TypeError, match=r"network must be a Network; found Sequential\. Build it with"):
+            call(module, evaluation)
+        for wrong in (None, network.data.test):
+            with pytest.raises(TypeError, match=rf"an Evaluation; found {type(wrong).__name__}\. Use influence"):
+                call(network, wrong)
+    for points in (2.5, "3"):
+        with pytest.raises(TypeError, match=f"points must be a whole number, from 1 to 100; found {points!r}"):
+            whole_run_shares(network, 3, evaluation, points=points)
+    for call in (whole_run, measured_at):
+        with pytest.raises(TypeError, match=r"weights of updates must be a number, or one per participant; found 'x'"):
+            call(network, 3, evaluation, at="x")
+
+
+def spliced():
+    """Rounds of one network, then of another that starts elsewhere; rounds of which one was given other parameters."""
+    network, other = small(), small(seed=1)
+    rounds = list(simulate(network, 6))
+    swapped = rounds[3]._replace(before=rounds[0].before)
+    return network, rounds, [*rounds[:3], *list(simulate(other, 6))[3:]], [*rounds[:3], swapped, *rounds[4:]]
+
+
+@pytest.mark.parametrize("which", [2, 3], ids=["another run", "overwritten"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        whole_run,
+        partial(whole_run, at=0.5),
+        whole_run_shares,
+        whole_run_by_class,
+        lambda network, rounds, evaluation: list(full_horizon(network, reversed(rounds), evaluation)),
+        lambda network, rounds, evaluation: list(score_rounds(network, rounds, evaluation)),
+        truth,
+        first_order,
+        path_integrated,
+        reverse_gossip,
+        shares,
+    ],
+)
+def test_rounds_must_join(call, which):
+    network, *_ = runs = spliced()
+    with pytest.raises(ValueError, match="those of one run; round 3 does not start with the parameters after round 2"):
+        call(network, runs[which], evaluate_on(network))
+
+
+def test_rounds_join_up_to_rounding():
+    """A stored round is read as W times what was sent, on another device perhaps in another order."""
+    network = small(dtype="float32")
+    rounds = list(simulate(network, 6))
+    off = [r._replace(after=r.after._replace(theta=r.after.theta * (1 + 1e-6))) for r in rounds]
+    assert whole_run(network, off, evaluate_on(network)).by_round.isfinite().all()
+    assert whole_run(network, off, evaluate_on(network), at=0.5).by_round.isfinite().all()
+
+
+def test_a_part_may_come_back_with_its_neighbours_parameters():
+    _, rounds, *_ = spliced()
+    earlier, later = (rows_of_part(round_, [0, 1]) for round_ in (rounds[2], rounds[3]))
+    away = later._replace(before=later.before._replace(theta=later.before.theta + 1))
+    check_rounds([earlier, away])
+
+
+def rows_of_part(round_, nodes):
+    return round_._replace(**{name: rows_of(getattr(round_, name), nodes) for name in ("before", "half", "after")})
+
+
+def test_at_1_the_steps_of_any_optimizer_are_weighted():
+    """The step of this one is not proportional to its learning rate, so at other α nothing is answered."""
+
+    def update(gradient, state, theta, lr):
+        return -lr.square()[..., None] * gradient, state
+
+    network = small(optimizer=Optimizer(lambda theta: {}, update))
+    evaluation = evaluate_on(network)
+    (round_,) = rounds = list(simulate(network, 1))
+    found = whole_run(network, rounds, evaluation, samples=False).participants
+    (horizon,) = full_horizon(network, rounds, evaluation, samples=False)
+    torch.testing.assert_close(found, horizon.participants)  # λ · Δ
+
+    def measured(factor):
+        half = round_.half._replace(theta=round_.before.theta + factor[:, None] * round_.update)
+        return float(network.weights @ Operator(network).losses(evaluation, mix(round_.W, half), range(4)))
+
+    step = 1e-5 * torch.eye(4, dtype=torch.float64)[2]
+    assert float(found[2]) == pytest.approx((measured(1 + step) - measured(1 - step)) / 2e-5, rel=1e-6)
+    for call in (partial(whole_run, at=0.5), whole_run_shares):
+        with pytest.raises(ValueError, match="proportional to its learning rate"):
+            call(network, rounds, evaluation)
 
 
 def test_rules_that_do_not_average_are_followed_as_they_were_but_not_replayed():
@@ -60,8 +177,9 @@ def test_rules_that_do_not_average_are_followed_as_they_were_but_not_replayed():
     rounds = list(simulate(network, 4, rule=trimmed_mean(0.25)))
     assert any(round_.rule is not None for round_ in rounds)
     assert whole_run(network, rounds, evaluation).by_round.isfinite().all()
-    with pytest.raises(ValueError, match="does not average"):
-        whole_run(network, rounds, evaluation, at=0.5)
+    for call in (partial(whole_run, at=0.5), whole_run_shares):
+        with pytest.raises(ValueError, match=r"does not average.*Use whole_run at α = 1, which follows them"):
+            call(network, rounds, evaluation)
 
 
 def test_a_run_that_diverges_says_at_which_weight():

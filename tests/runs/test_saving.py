@@ -304,6 +304,9 @@ def test_what_cannot_be_saved_is_refused(data, tmp_path):
     for wrong, reason in ((rounds[::2], "must be consecutive"), ([], "at least one round")):
         with pytest.raises(ValueError, match=reason):
             cd.save(network, wrong, tmp_path / reason[:4])
+    other = list(cd.simulate(network, 3, participants=rounds[-1].after))
+    with pytest.raises(ValueError, match="round 1 does not start with the parameters after round 0"):
+        cd.save(network, [rounds[0], *other[1:]], tmp_path / "spliced")
     with pytest.raises(ValueError, match="must belong to this network"):
         cd.save(own(data, nodes=3), rounds, tmp_path / "other")
     with pytest.raises(ValueError, match="a function that other processes can import"):

@@ -180,7 +180,7 @@ def test_questions_that_make_no_sense_are_refused(network, rounds, asked, reason
         cd.score(network, rounds, **asked)
 
 
-def test_wrong_kinds_are_named(network, rounds):
+def test_wrong_kinds_are_named(network, rounds, unchecked):
     with pytest.raises(TypeError, match=r"hops must be a whole number, or None for the final models; found 2\.5"):
         cd.score(network, rounds, hops=2.5)
     for wrong, found in ((rounds[0], "Round"), (network, "Network"), (rounds[0].after.theta, "Tensor")):
@@ -190,4 +190,9 @@ def test_wrong_kinds_are_named(network, rounds):
             cd.score(network, wrong)
     with pytest.raises(TypeError, match=r"found function\. Use influence\.evaluate_on"):
         cd.score(network, rounds, evaluation=cd.losses.accuracy)
+    with pytest.raises(TypeError, match=r"network must be a Network; found \w+\. Build it with cascadice\.network"):
+        cd.score(network.learner.training, rounds)
+    for asked in ({"kind": "whole-run-shares", "points": "3"}, {"hops": 1, "points": 2.5}):
+        with pytest.raises(TypeError, match=f"points must be a whole number.*found {asked['points']!r}"):
+            cd.score(network, rounds, **asked)
     assert "over round 0: " in repr(cd.score(network, rounds[:1]))

@@ -66,12 +66,15 @@ def backwards(
         The rounds from `rounds` − 1 down to `start`.
 
     Raises:
+        ValueError: If `length` is not a number of rounds, at least 1.
         DivergedError: If a loss is no longer a number.
 
     Example:
         >>> for scores in full_horizon(network, backwards(network, 1000), evaluate_on(network)):
         ...     print(scores.t, scores.participants)
     """
+    if length is not None and (not isinstance(length, int) or length < 1):
+        raise ValueError(f"length must be a number of rounds, at least 1, or None; found {length!r}.")
     length = length or segment(network, rounds - start)
     starts, tick = range(start, rounds, length), played or (lambda: None)
     saved = {} if saved is None else saved

@@ -69,8 +69,7 @@ def evaluate_on(
         >>> everyone = evaluate_on(network)
         >>> each_on_its_own = evaluate_on(network, own_data(network, 32))
     """
-    if not isinstance(network, Network):
-        raise TypeError(f"evaluate_on takes a network first; found {type(network).__name__}.")
+    _check_network(network)
     if measure is not None and not callable(measure):
         raise TypeError(f"a measure must be a function of (outputs, targets); found {measure!r}.")
     chosen = network.data.test if samples is None else samples
@@ -97,6 +96,20 @@ def evaluate_on(
     if len({len(part) for part in parts}) == 1:
         return Evaluation(stacked(xs), torch.stack(ys), function, own=True)
     return Evaluation(xs, ys, function, own=True)
+
+
+def check_asked(network: Network, evaluation: Evaluation) -> None:
+    """Raise TypeError unless these are a network, and what to measure on it."""
+    _check_network(network)
+    if not isinstance(evaluation, Evaluation):
+        how = "Use influence.evaluate_on(network, samples, measure)"
+        raise TypeError(f"evaluation must be an Evaluation; found {type(evaluation).__name__}. {how}.")
+
+
+def _check_network(network: Network) -> None:
+    if not isinstance(network, Network):
+        how = "Build it with cascadice.network, or take it from a Recorder"
+        raise TypeError(f"network must be a Network; found {type(network).__name__}. {how}.")
 
 
 def measured(learner: Learner, theta: Tensor, buffers: Buffers, x: Inputs, y: Tensor, measure: Loss) -> Tensor:

@@ -48,7 +48,10 @@ def with_weights(
         >>> without_third = with_weights(network, 1 - torch.eye(network.nodes)[3])
         >>> *_, last = simulate(without_third, 100)
     """
-    weights = torch.as_tensor(updates, dtype=torch.float64)  # a list will do, too
+    try:
+        weights = torch.as_tensor(updates, dtype=torch.float64)  # a list will do, too
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"weights of updates must be a number, or one per participant; found {updates!r}.") from None
     alpha: float | Tensor = weights if weights.dim() else float(weights)
     _check("updates", alpha, network.nodes, "participant")
     if samples is not None:

@@ -17,9 +17,16 @@ from torch import Tensor
 
 from cascadice.data.inputs import at as rows_at
 from cascadice.engine import DivergedError, Evaluation, Network
+from cascadice.engine.evaluation import check_asked
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.influence.full_horizon import final_adjoint, pull_back
-from cascadice.influence.weighted_run import Rounds, WeightedRun, rounds_backwards, weighted_losses
+from cascadice.influence.weighted_run import (
+    Rounds,
+    WeightedRun,
+    check_one_weight,
+    rounds_backwards,
+    weighted_losses,
+)  # fmt: skip
 
 TOLERANCE = 1e-3  # relative; the classes of a mean over samples differ from it by rounding only
 
@@ -110,9 +117,9 @@ def whole_run_by_class(
         >>> by_class = whole_run_by_class(network, 100, evaluate_on(network), at=0.5)
         >>> by_class.predicted(random_subsets(network.nodes, keep=0.5, count=48))
     """
+    check_asked(network, evaluation)
+    check_one_weight(at)
     classes, parts = split(evaluation)
-    if isinstance(at, Tensor) or not at > 0:
-        raise ValueError(f"at must be one number above 0; found {at}. Use the fraction of participants that stay.")
     run = WeightedRun(network, rounds, evaluation, at, samples=False, length=length, played=played)
     training, _ = run.operator()
     source, operator = rounds_backwards(run, training), training.fresh()

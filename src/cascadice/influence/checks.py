@@ -1,7 +1,6 @@
 """Checks before influence is computed: of the rounds, the sources, the model and its loss."""
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,8 +12,9 @@ from torch.func import grad
 from torch.utils._pytree import tree_map
 
 from cascadice.data.inputs import Inputs, at
-from cascadice.engine import DivergedError, Network, Operator, load
+from cascadice.engine import DivergedError, Evaluation, Network, Operator, load
 from cascadice.engine.dropout import seeded
+from cascadice.engine.evaluation import check_asked
 from cascadice.engine.groups import uniform_parts
 from cascadice.engine.learner import Learner, Participants, outputs_of, unflatten
 from cascadice.engine.rounds import Draw, Perturbation, Round, rows_of
@@ -26,16 +26,43 @@ SAME_NETWORK = "Build the network that was recorded: the same model, data, loss,
 
 
 def check_rounds(rounds: Sequence[Round]) -> None:
-    """Raise unless this is a list of at least one round, and the rounds are consecutive."""
+    """Raise unless this is a list of at least one round, and each round starts where the one before it ended."""
     if isinstance(rounds, Round):
         raise TypeError("rounds must be a list of rounds; found one Round. Use [round].")
     if not isinstance(rounds, Sequence):
         raise TypeError(f"rounds must be a list of rounds; found {type(rounds).__name__}. Use list(simulate(...)).")
-    numbers = [check_round(round_).t for round_ in rounds]
-    if not numbers:
+    earlier = None
+    for round_ in rounds:  # which may be loaded one by one
+        check_round(round_)
+        if earlier is not None:
+            check_joined(earlier, round_)
+        earlier = round_
+    if earlier is None:
         raise ValueError("at least one round is needed: that of the update; found none.")
-    if any(later != earlier + 1 for earlier, later in pairwise(numbers)):
-        raise ValueError(f"rounds must be consecutive; found {numbers}.")
+
+
+def check_joined(earlier: Round, later: Round) -> None:
+    """Raise unless rounds are consecutive, and the parameters after one are those before the next, up to rounding.
+
+    Costs nothing if they are the same tensor. A part of a network may have come back with its neighbours' parameters.
+    """
+    if later.t != earlier.t + 1:
+        found = f"round {earlier.t} is followed by {later.t}"
+        raise ValueError(f"rounds must be consecutive; {found}. Keep or record all of them, in order.")
+    ended, begun = earlier.after.theta, later.before.theta
+    part = later.W.shape[0] != len(begun)
+    if part or (ended.data_ptr(), ended.shape) == (begun.data_ptr(), begun.shape):
+        return
+    if ended.shape == begun.shape:
+        begun, eps = begun.to(ended), torch.finfo(ended.dtype).eps
+        gap, moved, size = (torch.linalg.vector_norm(rows, dim=1) for rows in (begun - ended, later.update, ended))
+        # rounds that are played again on CUDA differ more than by the rounding of W θ, but by little of an update
+        if not bool((gap > 10 * eps**0.5 * moved.max() + 100 * eps * size.max()).any()):  # others look for NaN
+            return
+    raise ValueError(
+        f"rounds must be those of one run; round {later.t} does not start with the parameters after round {earlier.t}. "
+        "Give the rounds as they were trained or recorded."
+    )
 
 
 def check_numbers(t: int, scores: Tensor, nodes: Sequence[int] | None = None) -> None:
@@ -96,8 +123,9 @@ def _form(participants: Participants) -> str:
     return f"{nodes} participants of {size} parameters, {theta.dtype} on {theta.device}{kept}"
 
 
-def check_sources(network: Network, rounds: Sequence[Round], sources: Sources) -> list[int]:
+def check_sources(network: Network, rounds: Sequence[Round], evaluation: Evaluation, sources: Sources) -> list[int]:
     """The sources as a list, all participants by default; raise unless they and the rounds are this network's."""
+    check_asked(network, evaluation)
     chosen = list(range(network.nodes)) if sources is None else numbers_of(sources)
     for source in chosen:
         if not 0 <= source < network.nodes:

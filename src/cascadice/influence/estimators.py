@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cascadice.engine import Evaluation, Network, Round
+from cascadice.engine.evaluation import check_asked
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.influence import checks
 from cascadice.influence.cascade import Cascade
@@ -191,6 +192,7 @@ def score_rounds(
         >>> for result in score_rounds(network, rounds, evaluate_on(network), hops=2, samples=True):
         ...     print(result.round.t, result.participants["first order"])
     """
+    check_asked(network, evaluation)
     checks.check_many(rounds)
     if hops < 0 or every < 1:
         raise ValueError(f"hops must be at least 0 and every at least 1; found {hops} and {every}.")
@@ -213,7 +215,7 @@ def score_rounds(
         operator.drop_gradients(window[0].t)
         if len(window) == window.maxlen and (seen - len(window) + 1) % every == 0:
             if chosen is None:
-                chosen = checks.check_sources(network, list(window), wanted)
+                chosen = checks.check_sources(network, list(window), evaluation, wanted)
             yield _estimated(names, Request(operator, list(window), evaluation, samples, points, chosen), hops)
     if seen + 1 < hops:
         few = f"found {seen + 1}. Record more, or ask for fewer hops."

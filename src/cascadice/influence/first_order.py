@@ -35,12 +35,12 @@ def first_order(
         The cascade `value[hop, source, receiver]`; negative helped.
 
     Raises:
-        ValueError: If the rounds are not consecutive or not this network's, or the optimizer has no derivative.
+        ValueError: If the rounds do not join or are not this network's, or the optimizer has no derivative.
 
     Example:
         >>> first_order(network, rounds[10:11], evaluate_on(network)).value[1]
     """
-    chosen = check_sources(network, rounds, sources)
+    chosen = check_sources(network, rounds, evaluation, sources)
     pushed = partial(_pushed, operator or Operator(network), rounds, evaluation)
     return cascade_of("first order", network, rounds, chosen, pushed)
 

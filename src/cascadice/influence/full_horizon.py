@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice.engine import Evaluation, Network
+from cascadice.engine.evaluation import check_asked
 from cascadice.engine.operator import Operator, Pulled
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.influence import checks
@@ -53,6 +54,7 @@ def full_horizon(
         >>> for scores in full_horizon(network, reversed(rounds), evaluate_on(network)):
         ...     print(scores.t, scores.participants)
     """
+    check_asked(network, evaluation)
     op = operator or Operator(network)
     for round_, pulled in pull_back(op, backwards, partial(final_adjoint, op, evaluation), samples=samples):
         yield HorizonScores(round_.t, pulled.participants, pulled.samples)
@@ -70,9 +72,9 @@ def pull_back(
     network, later = operator.network, None
     for round_ in backwards:
         checks.check_form(network, round_)
-        if later not in (None, round_.t + 1):
-            found = f"found {round_.t} after {later}. Keep or record all of them."
-            raise ValueError(f"rounds must go back one by one; {found}")
+        if later is not None:
+            checks.check_joined(round_, later)
+        later = round_  # before the work, so that at most two rounds are held
         if adjoint is None:
             checks.check_recording(network, [round_], many=1)  # one participant: a sweep may be short
             _check_buffers(round_)
@@ -81,7 +83,7 @@ def pull_back(
             adjoint = final(round_)
         pulled = operator.pull_scored(round_, adjoint, samples)
         checks.check_numbers(round_.t, pulled.rates)
-        adjoint, later = pulled.before, round_.t
+        adjoint = pulled.before
         yield round_, pulled
     if later is None:
         raise ValueError("at least one round is needed; found none.")

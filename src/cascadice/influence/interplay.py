@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.engine import Evaluation, Network
-from cascadice.influence.weighted_run import Rounds
+from cascadice.influence.weighted_run import Rounds, check_one_weight
 from cascadice.influence.whole_run import whole_run
 
 
@@ -24,19 +24,20 @@ def interplay(
         network: The network to train, or that made the rounds.
         rounds: How many rounds to train (without a mixing rule), or recorded rounds from the first to the last.
         evaluation: What to measure, from `evaluate_on`.
-        at: α, the weight of everyone's updates in the run; 1 is the run itself.
+        at: α, the weight of everyone's updates in the run, above 0; 1 is the run itself.
         on: The final models to measure: "all", weighted by q; "average", the average model; or a participant's number.
 
     Returns:
         `[j, i]`: the change in i's influence when j is left out.
 
     Raises:
-        ValueError: As `whole_run`.
+        ValueError: As `whole_run` at another α than 1; if α is not one number above 0.
         DivergedError: If one of the runs diverges.
 
     Example:
         >>> interplay(network, 100, evaluate_on(network))[3].argmin()  # the best substitute for participant 3
     """
+    check_one_weight(at)
     together = whole_run(network, rounds, evaluation, at=at, on=on, samples=False).participants
     without = [influence_without(j, network, rounds, evaluation, at=at, on=on) for j in range(network.nodes)]
     return torch.stack(without) - together

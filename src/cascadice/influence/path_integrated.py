@@ -43,12 +43,12 @@ def path_integrated(
         The cascade `value[hop, source, receiver]`; negative helped.
 
     Raises:
-        ValueError: If the rounds are not consecutive or not this network's, or `points` is not from 1 to 100.
+        ValueError: If the rounds do not join or are not this network's, or `points` is not from 1 to 100.
 
     Example:
         >>> path_integrated(network, rounds[10:12], evaluate_on(network), sources=[3]).value.sum()
     """
-    chosen, op = check_sources(network, rounds, sources), operator or Operator(network)
+    chosen, op = check_sources(network, rounds, evaluation, sources), operator or Operator(network)
     quadrature = weighted_points(points)
 
     def entries(group: list[int]) -> Entries:
@@ -122,12 +122,12 @@ def path_integrated_samples(
         A score for each sample of the source's batches in the first round; negative helped.
 
     Raises:
-        ValueError: If the rounds are not consecutive or not this network's, or the loss or model couples samples.
+        ValueError: If the rounds do not join or are not this network's, or the loss or model couples samples.
 
     Example:
         >>> path_integrated_samples(network, rounds[10:12], evaluate_on(network), source=3).argmax()
     """
-    (source,) = check_sources(network, rounds, [source])
+    (source,) = check_sources(network, rounds, evaluation, [source])
     check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
     adjoint = mean_adjoint(network, rounds, evaluation, points, only=source, operator=operator)
     return by_sample(network, rounds[0], adjoint)[source]

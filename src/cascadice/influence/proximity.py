@@ -17,6 +17,7 @@ from cascadice import seeds
 from cascadice.data import Samples
 from cascadice.data.inputs import Inputs, at, stacked
 from cascadice.engine import Evaluation, Network, Operator, Round
+from cascadice.engine.evaluation import check_asked
 from cascadice.engine.exchange.geometry import inner_products, norms
 from cascadice.influence.checks import check_form, check_round
 
@@ -49,6 +50,7 @@ def proximity(network: Network, round_: Round, evaluation: Evaluation) -> Proxim
     Example:
         >>> proximity(network, rounds[10], evaluate_on(network, own_data(network, 32))).influence
     """
+    check_asked(network, evaluation)
     check_round(round_)
     return proximity_of(network, round_, evaluation, range(network.nodes), round_.update)
 

@@ -1,6 +1,7 @@
 """Gauss–Legendre quadrature on [0, 1], for integrals over the scale α of updates."""
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import TypeVar
 
 import numpy as np
@@ -23,16 +24,24 @@ def weighted_points(points: int) -> list[tuple[float, float]]:
 
     Raises:
         ValueError: If there are too few or too many points.
+        TypeError: If their number is not whole.
 
     Example:
         >>> weighted_points(1)
         [(0.5, 1.0)]
     """
+    check_points(points)
+    return [((1 + float(x)) / 2, float(w) / 2) for x, w in zip(*np.polynomial.legendre.leggauss(points), strict=True)]
+
+
+def check_points(points: int) -> None:
+    """Raise unless this is a possible number of quadrature points."""
+    if not isinstance(points, Integral):
+        raise TypeError(f"points must be a whole number, from 1 to {MOST_POINTS}; found {points!r}.")
     if points < 1:
         raise ValueError(f"a quadrature needs at least 1 point; found {points}. Use points=2.")
     if points > MOST_POINTS:
         raise ValueError(f"a quadrature may have at most {MOST_POINTS} points; found {points}. Use fewer, such as 8.")
-    return [((1 + float(x)) / 2, float(w) / 2) for x, w in zip(*np.polynomial.legendre.leggauss(points), strict=True)]
 
 
 def with_error(estimate: Callable[[int], Estimate], points: int = 2) -> tuple[Estimate, Tensor]:

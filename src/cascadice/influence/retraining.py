@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cascadice import seeds
 from cascadice.engine.backwards import bytes_of
-from cascadice.engine.evaluation import Evaluation
+from cascadice.engine.evaluation import Evaluation, check_asked
 from cascadice.engine.fleets import fleet
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network, draw
@@ -115,6 +115,7 @@ def retrain(
     Example:
         >>> retrain(network, 100, evaluate_on(network), updates=without_each(network.nodes))
     """
+    check_asked(network, evaluation)
     if not isinstance(rounds, int) or rounds < 1:
         given = rounds if isinstance(rounds, int | float) else type(rounds).__name__
         raise ValueError(f"rounds must be the number of rounds to train, at least 1; found {given}.")
@@ -287,6 +288,8 @@ def leave_one_out(
     Example:
         >>> leave_one_out(network, 100, evaluate_on(network))
     """
+    check_asked(network, evaluation)
     rows = torch.cat([torch.ones(1, network.nodes, dtype=torch.float64), without_each(network.nodes)])
-    values = retrain(network, rounds, evaluation, updates=rows, on=on, trained=trained)
+    names = ["the network with everybody", *(f"the network without participant {j}" for j in range(network.nodes))]
+    values = retrain(network, rounds, evaluation, updates=rows, on=on, names=names, trained=trained)
     return values[0] - values[1:]

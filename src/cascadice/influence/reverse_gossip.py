@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice.engine import Evaluation, Network, Operator
+from cascadice.engine.evaluation import check_asked
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.influence.checks import check_form, check_recording, check_samples_are_separate
 from cascadice.optimizers import State
@@ -55,12 +56,13 @@ def reverse_gossip(
         it into scores.
 
     Raises:
-        ValueError: If the rounds are not consecutive or not this network's.
+        ValueError: If the rounds do not join or are not this network's.
 
     Example:
         >>> adjoint = reverse_gossip(network, rounds[10:13], evaluate_on(network))
         >>> by_participant(rounds[10], adjoint)
     """
+    check_asked(network, evaluation)
     check_recording(network, rounds, many=1)
     return reverse_sweep(network, rounds, evaluation, direct=direct, operator=operator)
 
@@ -153,13 +155,14 @@ def samples_by_receiver(
         For each receiver, a score for each sample of everyone's batches; negative helped.
 
     Raises:
-        ValueError: If the rounds are not consecutive or not this network's, the loss or model couples samples, or there
+        ValueError: If the rounds do not join or are not this network's, the loss or model couples samples, or there
             is no such receiver.
 
     Example:
         >>> scores = samples_by_receiver(network, rounds[10:13], evaluate_on(network), receivers=[3])
         >>> scores[0].sum(1)  # what each participant's samples did to participant 3
     """
+    check_asked(network, evaluation)
     check_recording(network, rounds, many=1)
     check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
     scores = []

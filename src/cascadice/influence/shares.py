@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.engine import Evaluation, Network, Operator, Round, send
+from cascadice.engine.evaluation import check_asked
 from cascadice.influence.checks import check_recording, check_samples_are_separate
 from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.reverse_gossip import RoundAdjoint, by_participant, by_sample, reverse_sweep
@@ -36,11 +37,12 @@ def shares(
         A share for each participant; negative helped.
 
     Raises:
-        ValueError: If the rounds are not consecutive or not this network's.
+        ValueError: If the rounds do not join or are not this network's.
 
     Example:
         >>> shares(network, rounds[10:12], evaluate_on(network)).sum()
     """
+    check_asked(network, evaluation)
     check_recording(network, rounds)
     return by_participant(rounds[0], mean_adjoint(network, rounds, evaluation, points, operator=operator))
 
@@ -66,11 +68,12 @@ def shares_of_samples(
         A score for each sample of everyone's batches in the first round; negative helped.
 
     Raises:
-        ValueError: If the rounds are not consecutive or not this network's, or the loss or model couples samples.
+        ValueError: If the rounds do not join or are not this network's, or the loss or model couples samples.
 
     Example:
         >>> shares_of_samples(network, rounds[10:12], evaluate_on(network))[3].argmax()
     """
+    check_asked(network, evaluation)
     check_recording(network, rounds)
     check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
     return by_sample(network, rounds[0], mean_adjoint(network, rounds, evaluation, points, operator=operator))

@@ -39,12 +39,12 @@ def truth(
         The cascade `value[hop, source, receiver]`; negative helped.
 
     Raises:
-        ValueError: If the rounds are not consecutive or not this network's.
+        ValueError: If the rounds do not join or are not this network's.
 
     Example:
         >>> truth(network, rounds[10:13], evaluate_on(network), sources=[3]).total
     """
-    chosen = check_sources(network, rounds, sources)
+    chosen = check_sources(network, rounds, evaluation, sources)
     replayed = partial(_replayed, operator or Operator(network), rounds, evaluation)
     return cascade_of("truth", network, rounds, chosen, lambda group: replayed(scaled_updates(rounds[0], group, -1.0)))
 
@@ -80,7 +80,7 @@ def truth_of_samples(
     Example:
         >>> truth_of_samples(network, rounds[10:12], evaluate_on(network), source=3, samples=[0, 1]).value.sum(2)
     """
-    (source,) = check_sources(network, rounds, [source])
+    (source,) = check_sources(network, rounds, evaluation, [source])
     check_samples_are_separate(network, rounds[0].draw, rounds[0].before)
     drawn, op = rounds[0].draw.batch[source].flatten().cpu(), operator or Operator(network)
     used = (drawn != PADDING).nonzero().flatten().tolist()

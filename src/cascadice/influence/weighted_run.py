@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import torch
 from jaxtyping import Float
@@ -10,6 +11,7 @@ from torch.utils._pytree import tree_map
 
 from cascadice.engine import DivergedError, Evaluation, Network, Participants, draw, mix, simulate
 from cascadice.engine.backwards import backwards
+from cascadice.engine.evaluation import check_asked
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.engine.rounds import Round
 from cascadice.engine.weighting import as_recorded, with_weights
@@ -54,7 +56,7 @@ class WeightedRun:
     @property
     def recorded(self) -> Sequence[Round] | None:
         """The recorded rounds if they are those of the run at α, so that nothing has to be trained again."""
-        return None if isinstance(self.rounds, int) or not _is(1, self.at) else self.rounds
+        return None if isinstance(self.rounds, int) or not _is(1.0, self.at) else self.rounds
 
     @property
     def alpha(self) -> Float[Tensor, " n"]:
@@ -64,6 +66,7 @@ class WeightedRun:
 
     def operator(self) -> tuple[Operator, str]:
         """The operator of the network that trains at α, and what to measure: "all" models or their "average"."""
+        check_asked(self.network, self.evaluation)
         network, span, during = self.network, self.span, self.during
         if during is not None and not isinstance(during, range):
             raise ValueError(f"during must be a range of rounds, e.g. range(0, 100); found {during!r}.")
@@ -74,7 +77,7 @@ class WeightedRun:
             if any(round_.rule is not None for round_ in self.rounds):
                 raise ValueError(
                     "rounds that were mixed by a rule that does not average cannot be trained again at another α. "
-                    "Use at=1.0, which follows them as recorded."
+                    "Use whole_run at α = 1, which follows them as recorded."
                 )
             check_recording(network, [self.rounds[0]], many=1)
             network = as_recorded(network, self.rounds)
@@ -86,6 +89,12 @@ class WeightedRun:
         weights = ", ".join(f"{weight:g}" for weight in torch.as_tensor(self.at).reshape(-1).tolist())
         members = self.network.members
         return error.within(f"in the run at α = {weights}, ", members[error.node] if members else None)
+
+
+def check_one_weight(at: float) -> None:
+    """Raise unless α is one number above 0, so that everyone's derivative by it exists."""
+    if not isinstance(at, Real) or not at > 0:
+        raise ValueError(f"at must be one number above 0; found {at!r}. Use the fraction of participants that stay.")
 
 
 def _is(value: float, at: Alpha) -> bool:
@@ -117,7 +126,7 @@ def _last_round(run: WeightedRun, operator: Operator) -> Round:
     network, span = operator.network, run.span
     if run.recorded is not None:
         return run.recorded[-1]
-    if _is(0, run.at) and run.during is None and run.exchange is None:  # nobody trains
+    if _is(0.0, run.at) and run.during is None and run.exchange is None:  # nobody trains
         here = network.initial
         for t in span:
             here = mix(network.mixing(t), here)

@@ -126,9 +126,9 @@ def whole_run(
         The scores; negative helped.
 
     Raises:
-        ValueError: If rounds are missing, or were mixed by a rule that does not average and α is not 1; if an
-            optimizer's step is not proportional to its learning rate; if the loss or model couples samples; if `during`
-            is empty or goes beyond the run.
+        ValueError: If rounds are missing or do not join; if α is not 1, and they were mixed by a rule that does not
+            average, or an optimizer's step is not proportional to its learning rate (at α = 1, α weights the steps
+            themselves); if the loss or model couples samples; if `during` is empty or goes beyond the run.
         DivergedError: If the run diverges at this α, or its derivatives overflow.
 
     Example:

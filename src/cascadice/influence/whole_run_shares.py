@@ -49,7 +49,7 @@ def whole_run_shares(
         The shares; negative helped.
 
     Raises:
-        ValueError: As `whole_run`; also if `points` is not from 1 to 100.
+        ValueError: As `whole_run` at another α than 1; also if `points` is not from 1 to 100.
         DivergedError: If the run diverges at one of the points.
 
     Example:

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from cascadice.console import Console, counting, track
 from cascadice.engine import Evaluation, Network, Round, evaluate_on, simulate
+from cascadice.engine.evaluation import check_asked
 from cascadice.influence import whole_run, whole_run_shares
 from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN_KINDS, score_rounds, table
+from cascadice.influence.quadrature import check_points
 from cascadice.influence.tables import Table, concatenate
 from cascadice.influence.uncertainty import bounds_of_totals, signs
 from cascadice.names import lookup
@@ -156,10 +158,10 @@ def score(
     kept = rounds if isinstance(rounds, int) else _listed(rounds)
     if not kept:
         raise ValueError("there must be at least one round to score; found none. Train first.")
-    if not isinstance(evaluation, Evaluation | None):
-        how = "Use influence.evaluate_on(network, samples, measure)"
-        raise TypeError(f"evaluation must be an Evaluation; found {type(evaluation).__name__}. {how}.")
     measured = evaluate_on(network) if evaluation is None else evaluation
+    check_asked(network, measured)
+    if points is not None:
+        check_points(points)
     if hops is None:
         question = QUESTIONS[kind]
         rows = _of_run(network, kept, measured, kind, samples, at, points, progress)

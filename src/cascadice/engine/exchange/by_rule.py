@@ -74,7 +74,8 @@ def _checked(W: Any, round_: Round, rule: MixingRule) -> Float[Tensor, "n n"]:
         raise TypeError(f"{where}: it must be a tensor, or Participants; found {type(W).__name__}.")
     if W.shape != (nodes, nodes):
         shape = " x ".join(map(str, W.shape)) or "a single number"
-        raise ValueError(f"{where}: it must have a row and a column for each of {nodes}; found {shape}.")
+        how = " Return mixed parameters as half._replace(theta=mixed)." if W.shape == round_.half.theta.shape else ""
+        raise ValueError(f"{where}: it must have a row and a column for each of {nodes}; found {shape}.{how}")
     try:
         topology.check(W.detach().cpu())
     except ValueError as error:
