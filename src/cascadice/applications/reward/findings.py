@@ -206,11 +206,7 @@ def sentences(results: Json) -> Iterator[str]:
         f"influence, the change of the loss, is negative ({results['note']['kind']}; {span})."
     )
     if "gap" in results:
-        untrained, trained, points = results["untrained"], results["trained"], results.get("points", POINTS)
-        more = f"Use more points, in a new ledger: --points {2 * points} --ledger DIR --overwrite"
-        sums = sum_in_words(trained - untrained + results["gap"], trained - untrained, more)
-        took = f"Training took the mean loss of the final models from {untrained:.4f} to {trained:.4f}"
-        yield f"{took}. {sums[0].upper()}{sums[1:]}."
+        yield _effect_in_words(results)
     best, unpaid = int(payment.argmax()), [k for k in nodes if credit[k] <= 0]
     highest = f"Highest payment{' among them' * bool(others)}: {payment[best]:.2f}, to {names([best])}"
     yield f"{highest}{_overlapping(of_payments, best)}."
@@ -228,6 +224,15 @@ def sentences(results: Json) -> Iterator[str]:
     if not isinstance(seal, str):
         sealed = f"Each of the {len(seal)} processes has a ledger of its own, with a seal in its reward.json."
     yield f"{sealed} A copy kept elsewhere reveals removed entries."
+
+
+def _effect_in_words(results: Json) -> str:
+    """What training did to the final models, and what the shares in it sum to."""
+    untrained, trained, points = results["untrained"], results["trained"], results.get("points", POINTS)
+    more = f"Use more points, in a new ledger: --points {2 * points} --ledger DIR --overwrite"
+    sums = sum_in_words(trained - untrained + results["gap"], trained - untrained, more)
+    took = f"Training took the mean loss of the final models from {untrained:.4f} to {trained:.4f}"
+    return f"{took}. {sums[0].upper()}{sums[1:]}."
 
 
 def _overlapping(payments: Bounds, best: int) -> str:
