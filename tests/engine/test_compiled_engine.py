@@ -37,5 +37,6 @@ def test_compiled_is_loop_on_the_whole_grid(name, optimizer, compiler):
 def test_later_networks_are_compiled_too():
     """Dynamo stops compiling a code object after some times, and all networks share one."""
     with torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True):
-        for nodes in (3, 4):
-            last(make("mlp", strategy="compile", nodes=nodes), 2)
+        compiled = [last(make("mlp", strategy="compile", nodes=nodes), 2) for nodes in (3, 4)]
+    looped = [last(make("mlp", strategy="loop", nodes=nodes), 2) for nodes in (3, 4)]
+    torch.testing.assert_close([each.after.theta for each in compiled], [each.after.theta for each in looped])
