@@ -41,16 +41,19 @@ MORE: dict[str, Any] = {
     "points": 3,
 }
 REST: dict[str, Any] = {"participants": (0.9,), "samples": (0.9, 0.8), "points": 0, "by_class": ()}
-PLAN = (
+PLAN: tuple[Case, ...] = (
     *_each_seed(SMOOTH_CNN),
     *_each_seed(replace(CNN, **MORE)),
-    replace(CASES["adam"], name="adam with ε = 0.0001", epsilon=1e-4, halves=0),
+    replace(
+        CASES["adam"], name="adam with ε = 0.0001", epsilon=1e-4, halves=0, participants=(0.8, 0.5),
+        samples=(0.8, 0.5), by_class=(0.5,), points=0,
+    ),
     replace(CASES["adam"], by_class=(0.8, 0.5)),
     *_each_seed(replace(CASES["transformer"], participants=(0.75, 0.5), alphas=(1.0, 0.75, 0.5), subsets=24)),
     *_each_seed(replace(CASES["cnn relu"], **MORE)),
     replace(CASES["resnet18"], alphas=(0.5,), seeds=(0,)),
     *_each_seed(replace(CNN, name="cnn, other parts", **{**MORE, **REST})),
-)
+)  # fmt: skip
 FLAGS: study.Flags = {
     "--minutes": {"type": float, "default": 25.0, "metavar": "N", "help": "start nothing after so many minutes [25]"},
     "--case": {"metavar": "NAME", "help": "only this case"},
@@ -70,11 +73,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(args: Namespace) -> dict[str, Any]:
+    return {"made": carry_out(PLAN, args)}
+
+
+def carry_out(plan: Sequence[Case], args: Namespace) -> list[str]:
+    """Measure these cases into `args.out` until the time is over, print everything there, and say what is new."""
     torch.set_float32_matmul_precision("high")
     deadline, out, (source, root) = monotonic() + 60 * args.minutes, args.out, find(args.data_root)
     made = []
     try:
-        for case in PLAN:
+        for case in plan:
             if args.case not in (None, case.name) or not 0 <= case.seeds[0] - args.first_seed < args.seeds:
                 continue
             if is_there(out, case):
@@ -90,7 +98,7 @@ def _measure(args: Namespace) -> dict[str, Any]:
         print(f"{error}: not started, the time is over. The same command goes on from here.", flush=True)
     for result in read(out):
         print(*lines(result), "", sep="\n", flush=True)
-    return {"made": made}
+    return made
 
 
 def is_there(out: Path, case: Case) -> bool:

@@ -72,7 +72,7 @@ CNN = replace(
 )  # fmt: skip
 SMOOTH_CNN = replace(
     CNN, name="cnn at 0.2", lr=0.2, rounds=400, participants=(0.8, 0.5), samples=(0.8, 0.5), subsets=17,
-    by_class=(0.8, 0.5), points=0, every=100, together=17, retrain_by="compile",
+    by_class=(0.5,), points=0, every=100, together=17, retrain_by="compile",
 )  # fmt: skip
 CASES = {
     case.name: case

@@ -1,9 +1,10 @@
 """Whole-run influence on the loss of each class, and predictions for subsets of participants that follow from it.
 
-    f(S) ≈ Σ_c p_c L_c(α) exp(Σ_j (s_j − α) ∂ log L_c / ∂α_j)        s_j is 1 if j stays, and 0 if it is left out
+    f(S) ≈ Σ_c p_c L_c(S)        1 / L_c(S) ≈ 1 / L_c(α) + Σ_j (s_j − α) ∂(1 / L_c) / ∂α_j
 
-A sum of scores predicts the same loss for leaving out j whoever else is left out. But participants with the same class
-can replace each other, so each further one left out costs more. The logarithm of a class's loss is closer to a sum.
+where s_j is 1 if j stays, and 0 if it is left out. A sum of scores predicts the same effect of leaving out j whoever
+else is left out. But participants that hold the same class can replace each other, so each further one left out costs
+more: the loss of a class falls roughly as one over the amount of data in it, so its reciprocal is close to a sum.
 """
 
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from cascadice.influence.weighted_run import (
 )  # fmt: skip
 
 TOLERANCE = 1e-3  # relative; the classes of a mean over samples differ from it by rounding only
+DOUBLED = 0.5  # the rise of log L_c at which the predicted loss has doubled; above, it goes on in a straight line
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,12 +67,19 @@ class ByClass:
             >>> by_class.predicted(without_each(network.nodes)) - by_class.predicted(torch.ones(1, network.nodes))
         """
         values = self.losses.sum(1)
-        return (self.parts * values * torch.exp((kept.double() - self.at) @ (self.slopes / values[:, None]).T)).sum(1)
+        rise = (kept.double() - self.at) @ (self.slopes / values[:, None]).T
+        return (reciprocal(rise) * values) @ self.parts
 
     @property
     def packed(self) -> Float[Tensor, "classes columns"]:
         """Everything but α in one tensor, to save in a file; `unpack` reverses it."""
         return torch.cat([self.parts[:, None], self.losses, self.slopes], 1)
+
+
+def reciprocal(rise: Tensor) -> Tensor:
+    """1 / (1 − rise), and its tangent from `DOUBLED` on, because a sum can take 1 / L_c to 0 and below."""
+    tangent = (1 + (rise - DOUBLED) / (1 - DOUBLED)) / (1 - DOUBLED)
+    return torch.where(rise < DOUBLED, 1 / (1 - rise.clamp(max=DOUBLED)), tangent)
 
 
 def unpack(packed: Float[Tensor, "classes columns"], at: float) -> ByClass:

@@ -187,10 +187,15 @@ def _tolerance(network: Network) -> float:
     """The relative change in an update that rounding may cause when a step is repeated in another order of sums."""
     if network.learner.compute is not None or network.learner.autocast is not None:
         return 0.1
-    single = network.initial.theta.dtype == torch.float32
-    if single and network.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
+    if network.initial.theta.dtype == torch.float32 and network.device.type == "cuda" and _uses_tf32(network):
         return 0.02  # TF32 has eleven bits
     return 10.0 * float(torch.finfo(network.initial.theta.dtype).eps ** 0.5)
+
+
+def _uses_tf32(network: Network) -> bool:
+    """Whether float32 products on CUDA may be rounded to TF32: torch allows it for convolutions unless told not to."""
+    convolves = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in network.learner.training.modules())
+    return torch.get_float32_matmul_precision() != "highest" or (convolves and torch.backends.cudnn.allow_tf32)
 
 
 _separable: MutableMapping[Learner, set[tuple[int, ...]]] = WeakKeyDictionary()

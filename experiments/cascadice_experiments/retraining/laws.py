@@ -1,0 +1,157 @@
+"""By which law does the loss of a class rise as its holders leave?
+
+Influence by class knows the slopes of each class's loss L_c at α, and must assume how L_c continues from there. If
+L_c^p is a sum over participants, then with the rise x = Σ_j (s_j − α) ∂ log L_c / ∂α_j
+
+    L_c(S) = L_c(α) (1 + p x)^(1/p)        p = 1: L_c is a sum; p → 0: its logarithm is; p = −1: its reciprocal is
+
+Slopes and retrained losses are kept with the results, so every law can be tried on them without training.
+
+    python -m cascadice_experiments.retraining.laws --show docs/results/retraining
+"""
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cascadice import files
+from cascadice.influence.agreement import agreement
+from cascadice.influence.by_class import ByClass
+from cascadice.influence.retraining import random_subsets, without_each
+from cascadice_experiments import study
+from cascadice_experiments.retraining import missing
+from cascadice_experiments.retraining.measure import ranked
+from cascadice_experiments.retraining.settings import CASES
+from cascadice_experiments.retraining.table import read, spread
+
+POWERS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0)
+FULL = replace(
+    CASES["mlp"], participants=(0.8, 0.5), samples=(), alphas=(0.5,), by_class=(0.8, 0.5), points=0, every=80,
+)  # fmt: skip
+SMALL = replace(
+    FULL, nodes=8, batch=64, rounds=160, participants=(0.75, 0.5), subsets=28, by_class=(0.75, 0.5), every=40,
+    together=8,
+)  # fmt: skip
+FRESH_SEEDS = (10, 11, 12, 13, 14)  # the law was chosen on 0 to 4
+FRESH = (
+    *(replace(SMALL, name="8 participants, dirichlet 0.1", concentration=0.1, seeds=(seed,)) for seed in FRESH_SEEDS),
+    *(replace(SMALL, name="8 participants", seeds=(seed,)) for seed in FRESH_SEEDS),
+)
+FULL_FRESH = (
+    replace(FULL, name="dirichlet 0.1", concentration=0.1, seeds=FRESH_SEEDS),
+    replace(FULL, name="mlp", seeds=FRESH_SEEDS),
+    replace(FULL, name="ring", mixing="ring", seeds=FRESH_SEEDS),
+)
+FLAGS: study.Flags = {
+    "--show": {"type": Path, "metavar": "DIR", "help": "measure nothing: try each law on the results in this folder"},
+    "--rewrite": {
+        "action": "store_true",
+        "help": "with --show: in these files, compute the rows by class again, as predictions are made now",
+    },
+    "--full": {"action": "store_true", "help": "networks as large as those of the study, for a GPU"},
+    **{name: missing.FLAGS[name] for name in ("--minutes", "--case", "--seeds")},
+    "--first-seed": {"default": FRESH_SEEDS[0]},
+    "--out": {"default": Path("out/laws"), "help": "folder for the results [out/laws]"},
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Try each law on kept results, or on newly trained networks with other seeds."""
+    return study.run("laws", _measure, study.parser("retraining.laws", FLAGS).parse_args(arguments))
+
+
+def _measure(args: Namespace) -> dict[str, Any]:
+    if args.rewrite and not args.show:
+        raise ValueError("--rewrite computes rows of kept results; found no --show. Add --show and their folder.")
+    if args.rewrite:
+        for path in sorted(args.show.glob("*.json")):
+            files.write_json(path, rewritten(files.read_json(path)))
+    if not args.show:
+        missing.carry_out(FULL_FRESH if args.full else FRESH, args)
+    results = read(args.show or args.out)
+    print(*lines(results), sep="\n")
+    return {"cases": results}
+
+
+def by_power(scores: ByClass, kept: Tensor, power: float) -> Tensor:
+    """f of subsets of the participants, if L_c to this power is a sum.
+
+    Where a negative power doubles the loss, it goes on in a straight line, as `ByClass.predicted` does.
+
+    Example:
+        >>> by_power(scores, without_each(8), -1.0)  # doctest: +SKIP
+    """
+    values = scores.losses.sum(1)
+    rise = (kept.double() - scores.at) @ (scores.slopes / values[:, None]).T
+    if power == 0:
+        return (rise.exp() * values) @ scores.parts
+    doubled = (2**power - 1) / power if power < 0 else torch.inf
+    straight = 2 + 2 ** (1 - power) * (rise - doubled) if power < 0 else torch.zeros(())
+    curved = (1 + power * rise.clamp(max=doubled)).clamp(min=0) ** (1 / power)
+    return (torch.where(rise < doubled, curved, straight) * values) @ scores.parts
+
+
+def conditions(result: Mapping[str, Any]) -> Iterator[tuple[str, int, Tensor, Tensor]]:
+    """(condition, seed, subsets of the participants, loss of each when retrained) in what a study keeps."""
+    nodes = result["settings"]["nodes"]
+    for one in result["retrained"]:
+        if one["condition"].startswith("samples"):
+            continue
+        subsets = without_each(nodes) if one["subsets"] is None else random_subsets(nodes, **one["subsets"])
+        yield one["condition"], one["seed"], subsets, torch.tensor(one["found"][-len(subsets) :]).double()
+
+
+def classes(result: Mapping[str, Any]) -> dict[tuple[str, int], ByClass]:
+    """The scores by class in what a study keeps, by estimate and seed.
+
+    Example:
+        >>> classes(result)["whole-run at 0.5, by class", 0].at
+    """
+    found = {}
+    for one in result.get("scores", ()):
+        if "by_class" in one:
+            at, *tensors = one["by_class"].values()
+            found[one["estimate"], one["seed"]] = ByClass(at, *(torch.tensor(part).double() for part in tensors))
+    return found
+
+
+def rewritten(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The same result, whose rows by class have the agreement of predictions as they are made now."""
+    known = classes(result)
+    now = {
+        (condition, estimate, seed): ranked(agreement(found, scores.predicted(subsets)))
+        for condition, seed, subsets, found in conditions(result)
+        for (estimate, own), scores in known.items()
+        if own == seed
+    }
+    rows = [{**row, **now.get((row["condition"], row["estimate"], row["seed"]), {})} for row in result["rows"]]
+    return {**result, "rows": rows}
+
+
+def lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A Markdown table: Spearman of each law in each case, from the slopes at the α that is nearest to what is kept."""
+    yield f"| | test accuracy | {' | '.join(f'p = {power:g}' for power in POWERS)} |"
+    yield "|---" * (len(POWERS) + 2) + "|"
+    for result in results:
+        if known := classes(result):
+            alphas = sorted({scores.at for scores in known.values()})
+            by_condition: dict[str, list[list[float]]] = {}
+            for condition, seed, subsets, found in conditions(result):
+                kept = float(subsets.mean())
+                at = min(alphas, key=lambda alpha: abs(alpha - kept))
+                own = next(scores for (_, s), scores in known.items() if (s, scores.at) == (seed, at))
+                values = [agreement(found, by_power(own, subsets, power)).spearman for power in POWERS]
+                by_condition.setdefault(f"{condition}, α = {at:g}", []).append(values)
+            for condition, seeds in by_condition.items():
+                cells = " | ".join(spread(list(each)) for each in zip(*seeds, strict=True))
+                yield f"| {result['case']}: {condition} | {spread(result['accuracy'])} | {cells} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
