@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from cascadice.engine import evaluate_on, simulate
-from cascadice.influence.by_class import whole_run_by_class
+from cascadice.influence.by_class import DOUBLED, ByClass, reciprocal, whole_run_by_class
 from cascadice.influence.retraining import retrain, without_each
 from cascadice.influence.whole_run import whole_run
 
@@ -43,6 +43,27 @@ def test_predictions_have_the_slopes_at_alpha():
     kept = torch.full((1, network.nodes), 0.5, dtype=torch.float64, requires_grad=True)
     (slopes,) = torch.autograd.grad(found.predicted(kept).sum(), kept)
     assert_close(slopes[0], found.participants)
+
+
+def test_losses_whose_reciprocals_add_up_are_predicted_exactly():
+    draw = torch.Generator().manual_seed(0)
+    data, parts = torch.rand(3, 6, generator=draw, dtype=torch.float64) + 0.1, torch.tensor([0.2, 0.3, 0.5]).double()
+    at = 0.8
+    losses = 1 / (at * data.sum(1))
+    scores = ByClass(at, parts, losses[:, None].expand(3, 6) / 6, -data * losses[:, None] ** 2)
+    kept = without_each(6)  # takes away less than half of each class
+    assert_close(scores.predicted(kept), (1 / (kept @ data.T)) @ parts)
+
+
+def test_predicted_losses_stay_finite_and_smooth_where_a_reciprocal_would_reach_zero():
+    rise = torch.tensor([DOUBLED - 1e-9, DOUBLED, DOUBLED + 1e-9], dtype=torch.float64, requires_grad=True)
+    loss = reciprocal(rise)
+    (slope,) = torch.autograd.grad(loss.sum(), rise)
+    assert_close(loss.detach(), torch.full_like(loss, 2.0), rtol=0, atol=1e-8)
+    assert_close(slope, torch.full_like(slope, 4.0), rtol=0, atol=1e-7)
+    beyond = reciprocal(torch.linspace(-3, 9, 100, dtype=torch.float64))
+    assert bool((beyond.diff() > 0).all())  # the order is kept where 1 / (1 − rise) would change its sign
+    assert bool((beyond > 0).all())
 
 
 def test_kept_rounds_are_read_as_they_are():

@@ -28,7 +28,7 @@ from cascadice_experiments import study
 from cascadice_experiments.retraining import missing
 from cascadice_experiments.retraining.measure import ranked
 from cascadice_experiments.retraining.settings import CASES
-from cascadice_experiments.retraining.table import read, spread
+from cascadice_experiments.retraining.table import interval, read, spread
 
 POWERS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0)
 FULL = replace(
@@ -71,7 +71,8 @@ def _measure(args: Namespace) -> dict[str, Any]:
         raise ValueError("--rewrite computes rows of kept results; found no --show. Add --show and their folder.")
     if args.rewrite:
         for path in sorted(args.show.glob("*.json")):
-            files.write_json(path, rewritten(files.read_json(path)))
+            if classes(kept := files.read_json(path)):
+                files.write_json(path, rewritten(kept))
     if not args.show:
         missing.carry_out(FULL_FRESH if args.full else FRESH, args)
     results = read(args.show or args.out)
@@ -135,22 +136,32 @@ def rewritten(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A Markdown table: Spearman of each law in each case, from the slopes at the α that is nearest to what is kept."""
-    yield f"| | test accuracy | {' | '.join(f'p = {power:g}' for power in POWERS)} |"
-    yield "|---" * (len(POWERS) + 2) + "|"
+    """A Markdown table: Spearman of each law in each case, from the slopes at the α that is nearest to what is kept.
+
+    The last column is by how much the reciprocal is above the logarithm, seed by seed, with its 95 % interval.
+    """
+    columns = ["", "test accuracy", *(f"p = {power:g}" for power in POWERS), "−1 above 0"]
+    yield f"| {' | '.join(columns)} |"
+    yield "|---" * len(columns) + "|"
     for result in results:
-        if known := classes(result):
-            alphas = sorted({scores.at for scores in known.values()})
-            by_condition: dict[str, list[list[float]]] = {}
-            for condition, seed, subsets, found in conditions(result):
-                kept = float(subsets.mean())
-                at = min(alphas, key=lambda alpha: abs(alpha - kept))
-                own = next(scores for (_, s), scores in known.items() if (s, scores.at) == (seed, at))
-                values = [agreement(found, by_power(own, subsets, power)).spearman for power in POWERS]
-                by_condition.setdefault(f"{condition}, α = {at:g}", []).append(values)
-            for condition, seeds in by_condition.items():
-                cells = " | ".join(spread(list(each)) for each in zip(*seeds, strict=True))
-                yield f"| {result['case']}: {condition} | {spread(result['accuracy'])} | {cells} |"
+        for condition, seeds in by_condition(result).items():
+            gap, low, high = interval([law[-1.0] - law[0.0] for law in seeds])
+            cells = [spread([law[power] for law in seeds]) for power in POWERS]
+            cells.append(f"{gap:+.2f} ({low:+.2f} to {high:+.2f})" if low == low else f"{gap:+.2f}")
+            yield f"| {result['case']}: {condition} | {spread(result['accuracy'])} | {' | '.join(cells)} |"
+
+
+def by_condition(result: Mapping[str, Any]) -> dict[str, list[dict[float, float]]]:
+    """Spearman by power, for each seed, in each condition of a result; none if its classes are not known."""
+    known, found = classes(result), dict[str, list[dict[float, float]]]()
+    alphas = {scores.at for scores in known.values()}
+    for condition, seed, subsets, losses in conditions(result) if known else ():
+        kept = float(subsets.mean())
+        at = min(alphas, key=lambda alpha: abs(alpha - kept))
+        own = next(scores for (_, s), scores in known.items() if (s, scores.at) == (seed, at))
+        laws = {power: agreement(losses, by_power(own, subsets, power)).spearman for power in POWERS}
+        found.setdefault(f"{condition}, α = {at:g}", []).append(laws)
+    return found
 
 
 if __name__ == "__main__":

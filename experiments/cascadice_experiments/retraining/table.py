@@ -48,7 +48,11 @@ def paired(result: Mapping[str, Any], condition: str, first: str, second: str) -
         }
         for e in (first, second)
     ]
-    gaps = [by_seed[0][seed] - by_seed[1][seed] for seed in by_seed[0] if seed in by_seed[1]]
+    return interval([by_seed[0][seed] - by_seed[1][seed] for seed in by_seed[0] if seed in by_seed[1]])
+
+
+def interval(gaps: list[float]) -> tuple[float, float, float]:
+    """The mean, and the ends of its 95 % interval; NaN where there is none."""
     if len(gaps) < 2:
         return (gaps[0] if gaps else nan), nan, nan
     half = half_width(len(gaps)) * stdev(gaps) / len(gaps)  # of the mean, not of the sum

@@ -167,7 +167,7 @@ def split(evaluation: Evaluation) -> tuple[list[Evaluation], Float[Tensor, " cla
 
 
 def _check_mean(parts: Tensor, values: Tensor, whole: float) -> None:
-    """The classes must add up to the whole measure, and each must be positive for its logarithm."""
+    """The classes must add up to the whole measure, and each must be positive for its reciprocal."""
     if abs((joined := float(parts @ values)) - whole) > TOLERANCE * abs(whole):
         found = f"its classes add up to {joined:.4g}, all samples give {whole:.4g}"
         raise ValueError(
