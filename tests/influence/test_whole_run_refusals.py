@@ -25,7 +25,7 @@ from cascadice.influence import (
     truth,
 )  # fmt: skip
 from cascadice.influence.by_class import whole_run_by_class
-from cascadice.influence.checks import check_rounds
+from cascadice.influence.checks import _uses_tf32, check_rounds
 from cascadice.influence.weighted_run import WeightedRun
 from cascadice.influence.whole_run import whole_run
 from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
@@ -214,3 +214,11 @@ def test_rounds_that_can_be_read_only_once_are_named(call, unchecked):
     for rounds, name in ((simulate(network, 2), "generator"), (next(simulate(network, 1)), "Round"), (2.0, "float")):
         with pytest.raises(TypeError, match=rf"or a list of recorded rounds; found {name}\. Use list\(rounds\)"):
             call(network, rounds, evaluation)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_convolutions_may_be_rounded_to_tf32_where_other_products_are_not(allowed):
+    """torch allows it on CUDA unless told not to; replayed steps then differ by more than float32 rounds."""
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=allowed):
+        assert _uses_tf32(make("cnn")) is allowed
+        assert not _uses_tf32(make("mlp"))
