@@ -1,13 +1,15 @@
 """Networks trained again without participants or samples, and how well scores predict them."""
 
+from itertools import pairwise
+
 import pytest
 import torch
-from influence.cases import NODES, small, smooth
+from influence.cases import NODES, data, small, smooth
 from torch import nn
 
 from cascadice.engine import DivergedError, simulate
 from cascadice.engine.weighting import with_weights
-from cascadice.influence import evaluate_on
+from cascadice.influence import evaluate_on, retraining
 from cascadice.influence.retraining import (
     datamodeling_score,
     leave_one_out,
@@ -34,6 +36,29 @@ def test_side_by_side_is_one_by_one(options):
     found = retrain(network, ROUNDS, evaluation, samples=samples)
     expected = [measured_at(with_weights(network, samples=row), ROUNDS, evaluation, 1.0) for row in samples]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12)
+
+
+def counts(network, **options):
+    """How many of 40 networks were trained side by side, each time."""
+    told, subsets = [0], torch.ones(40, NODES, dtype=torch.float64)
+    retrain(network, 1, evaluate_on(network), updates=subsets, trained=told.append, **options)
+    return [later - earlier for earlier, later in pairwise(told)]
+
+
+def test_as_many_side_by_side_as_fit_in_memory(monkeypatch):
+    """Of a step in Adam's state and in large batches fewer fit; a number given by hand is kept."""
+    usual, adam, large = small(batch_size=2), small(batch_size=2, optimizer="adam", lr=0.01), small(batch_size=12)
+    assert counts(usual) == [40]
+    monkeypatch.setattr(retraining, "MEMORY", 10 * retraining.bytes_of_step(usual))
+    most = {name: counts(network)[0] for name, network in (("sgd", usual), ("adam", adam), ("large", large))}
+    assert 1 < most["adam"] < most["sgd"] < 10
+    assert 1 < most["large"] < most["sgd"]
+    assert counts(large, together=30) == [30, 10]
+    monkeypatch.setattr(retraining, "MEMORY", 1)
+    assert counts(usual)[:3] == [1, 1, 1]
+    many = small(nodes=200, mixing=torch.eye(200, dtype=torch.float64), data=data(2000), model=smooth(width=1))
+    monkeypatch.setattr(retraining, "MEMORY", 16 * (5 * 200) ** 2)  # of the joint W, which grows with the square
+    assert 1 < retraining.side_by_side(many) < 5
 
 
 def test_participants_that_work_in_several_ways_are_trained_in_turn():

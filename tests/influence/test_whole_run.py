@@ -303,3 +303,20 @@ def test_only_the_latest_adjoint_is_held():
 
     combine_rounds(watched())
     assert len(held) == ROUNDS
+
+
+@pytest.mark.parametrize("at", [1.0, 0.5])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_slopes_larger_than_the_whole_loss_are_doubted(recorded, at):
+    """At this learning rate training is chaotic: derivatives are finite and grow from round to round."""
+    network = small(lr=6.0)
+    evaluation, rounds = evaluate_on(network), list(simulate(network, 40)) if recorded else 40
+    with pytest.warns(RuntimeWarning, match=r"would change the loss by .*, more than all of it \(1\.13 before"):
+        rough = whole_run(network, rounds, evaluation, at=at)
+    worst = int(rough.participants.abs().argmax())
+    with pytest.warns(RuntimeWarning, match=f"data of participant {worst} .*lower the learning rate, or retrain"):
+        whole_run(network, rounds, evaluation, at=at, samples=False)
+    assert float(rough.participants.abs().max()) > 1e3
+    # of a measure that may be near 0, and of a run that is not rough, nothing is said: warnings are errors
+    whole_run(network, rounds, evaluate_on(network, measure=lambda outputs, y: outputs.var()), at=at, samples=False)
+    assert float(whole_run(small(lr=0.5), 40, evaluation, at=at).participants.abs().max()) < 0.5

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from cascadice import models, optimizers
 from cascadice.cli import main
+from cascadice.engine.step_memory import bytes_of_step
 from cascadice.runs import forecast, memory
 from cascadice.runs.config import Config, build
 from cascadice.runs.question import Question
@@ -125,26 +125,6 @@ def test_optimizer_state_is_counted(name, numbers):
     assert forecast.state_of(optimizers.build(name)) == numbers
 
 
-def test_what_layers_compute_is_counted():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    assert forecast.activations(model, torch.zeros(1, 2, 2)) == (8 + 8 + 2, 8 + 8)
-    attention = forecast.activations(models.transformer(10, 6, width=8, depth=1, heads=2), torch.zeros(1, 6).long())
-    assert attention.all > 2 * 6 * 6 + 6 * 8  # what attention computes between modules counts too
-
-
-class Stubborn(nn.Linear):
-    """Takes names, and adds a tensor that it makes on the CPU."""
-
-    def forward(self, features, scale):
-        return {"logits": super().forward(features * scale) + torch.ones(2, device="cpu")}
-
-
-def test_models_that_take_names_or_need_numbers_are_counted():
-    inputs = {"features": torch.zeros(1, 4, dtype=torch.bfloat16), "scale": torch.zeros(1, 1, dtype=torch.bfloat16)}
-    plain = forecast.activations(nn.Linear(4, 2), torch.zeros(1, 4))
-    assert forecast.activations(Stubborn(4, 2), inputs, torch.bfloat16).all > plain.all == 2
-
-
 def test_forecasts_grow_with_what_is_asked():
     network = build(SMALL)
     larger = build(replace(SMALL, nodes=8))
@@ -179,15 +159,15 @@ def test_forecasts_have_the_size_of_what_is_surely_there():
     network = build(replace(SMALL, optimizer="adam", record="all"))
     nodes, parameters, samples = 4, 64 * 8 + 8 + 8 * 10 + 10, len(network.data.test)
     theta, everybody = 4 * nodes * parameters, 12 * nodes * parameters  # parameters, and with Adam's moments
-    rounds, work = forecast.of_training(network, 4, window=3)[0], forecast._local_work(network)
+    rounds, step = forecast.of_training(network, 4, window=3)[0], bytes_of_step(network)
     drawn, links = forecast.of_network(nodes, parameters, 2, 4, 5, 16)[1], forecast.of_graph("ring", 100, {})[0]
     carried = forecast.of_network(nodes, parameters, 2, 4, 5, 16)[0]
     kept, sweep, scores = forecast.of_whole_run(network, 4, Question(("whole-run-shares",)))
     recorded = forecast.of_question(network, Question(("truth",), hops=2))[0]
     least = [
-        (rounds, 5 * theta), (work, 4 * 3 * parameters), (carried, everybody), (drawn, 8 * nodes * 5 * 16),
-        (links, 2 * 100 * 100), (kept, 8 * theta), (sweep, 4 * samples * 10), (scores, 8 * 3 * 4 * nodes),
-        (recorded, 4 * theta),
+        (rounds, 5 * theta), (memory.Need("a step", step, ""), 4 * 3 * parameters), (carried, everybody),
+        (drawn, 8 * nodes * 5 * 16), (links, 2 * 100 * 100), (kept, 8 * theta), (sweep, 4 * samples * 10),
+        (scores, 8 * 3 * 4 * nodes), (recorded, 4 * theta),
     ]  # fmt: skip
     assert [(part.name, part.bytes) for part, size in least if not size <= part.bytes <= 100 * size] == []
 

@@ -8,6 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 import cascadice as cd
+from cascadice.influence.whole_run_shares import measured_at
 from cascadice.runs.score_table import ScoreTable
 from cascadice.runs.scores import Scores
 
@@ -40,6 +41,24 @@ def test_by_default_it_is_about_the_final_models(network, rounds):
     assert "final models" in scores.question
     verdicts = dict(zip(scores.participants["participant"], scores.participants["verdict"], strict=True))
     assert (verdicts[0], verdicts[1], verdicts[2]) == ("helped", "harmed", "no influence")
+
+
+@pytest.mark.parametrize(("points", "missed"), [(12, ""), (1, "parts of a whole")])
+def test_shares_say_what_they_sum_to(network, rounds, points, missed):
+    scores, evaluation = (
+        cd.score(network, rounds, kind="whole-run-shares", points=points),
+        cd.influence.evaluate_on(network),
+    )
+    total, (before, after) = (
+        of_participants(scores).sum(),
+        (measured_at(network, 8, evaluation, at) for at in (0.0, 1.0)),
+    )
+    sums = f"shares sum to {total:+.4f}; training changed the loss by {after - before:+.4f}"
+    assert sums in repr(scores).splitlines()[-1]
+    assert sums in scores._repr_html_()
+    assert missed in scores.sums
+    assert scores.sums.endswith("Use more points: points=2") == bool(missed)
+    assert cd.score(network, rounds).sums == ""
 
 
 def test_with_hops_it_is_about_rounds(network, rounds):

@@ -286,7 +286,16 @@ def test_what_is_said(run, capsys):
     ):
         assert words in out
     ask(run, Question(("whole-run",)), overwrite=True)
-    assert "at α = 1: about 2 trainings, from the recording" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "at α = 1: about 2 trainings, from the recording" in out
+    assert "warning" not in out
+
+
+def test_slopes_of_a_run_that_is_too_rough_come_with_a_warning(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("cascadice.pictures.influence.plot", lambda *_, **__: None)
+    rough = train(tmp_path / "rough", lr=3.0, rounds=30)
+    ask(rough, Question(("whole-run",)))
+    assert "\nwarning: by its slope, the data of participant " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -23,15 +23,16 @@ from cascadice.engine.networks import Network, draw
 from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import rows_of
 from cascadice.engine.simulation import DivergedError, simulate
+from cascadice.engine.step_memory import bytes_of_step
 from cascadice.engine.weighting import with_weights
 from cascadice.influence.agreement import agreement, resampled_rank_correlations
 from cascadice.influence.checks import check_samples_are_separate
 from cascadice.influence.weighted_run import focus, models_to_measure, weighted_losses
 
-MEMORY = 2**30
-"""Most bytes of parameters and optimizer state to train side by side."""
+MEMORY = 2**32
+"""Most bytes that networks trained side by side should take."""
 MOST = 256
-"""Most networks to train side by side: their joint W is dense."""
+"""Most networks to train side by side."""
 
 
 def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[Tensor, "subsets size"]:
@@ -101,7 +102,8 @@ def retrain(
         updates: Weights of everyone's updates, a row for each network to train; 0 leaves a participant out.
         samples: Weights of the training samples, a row for each network; 0 leaves a sample out.
         on: The final models to measure: "all", weighted by q; "average", the average model; or a participant's number.
-        together: How many networks to train side by side; defaults to as many as fit in `MEMORY`.
+        together: How many networks to train side by side; defaults to as many as fit in `MEMORY`, by
+            a forecast of their parameters, optimizer states, activations and joint W; at most `MOST`.
         names: What to call each network in errors; defaults to "retrained network 3".
         trained: Called with the number of networks trained so far, each time some are done.
 
@@ -126,7 +128,7 @@ def retrain(
     if samples is not None:
         check_samples_are_separate(network, draw(network, 0), network.initial)
     alone = network.groups or network.uneven
-    count = 1 if alone else together or min(MOST, max(1, MEMORY // bytes_of(network.initial)))
+    count = 1 if alone else together or side_by_side(network)
     measured, on = focus(network, on)
     operator, values = Operator(measured), list[Tensor]()
     for first in range(0, total, count):
@@ -139,6 +141,17 @@ def retrain(
         if trained is not None:
             trained(part.stop)
     return torch.stack(values).cpu()
+
+
+def side_by_side(network: Network) -> int:
+    """How many networks like this one to train at a time: as many as fit in `MEMORY`."""
+    if network.groups or network.uneven:
+        return 1
+    once, everybody = bytes_of(network.initial), network.initial.theta.nbytes
+    each = once + 2 * (once + everybody) + bytes_of_step(network)  # what they begin with, two rounds, and a step
+    link = 8 + network.initial.theta.element_size()  # in the joint W, which is dense, and its copy for the models
+    fits = (count for count in range(MOST, 1, -1) if count * each + (count * network.nodes) ** 2 * link <= MEMORY)
+    return next(fits, 1)
 
 
 def _count_networks(network: Network, updates: Tensor | None, samples: Tensor | None) -> int:

@@ -6,6 +6,7 @@
 f(1) is the run, f(1 − e_j) the run without j. α_j multiplies j's learning rate, so a run at α trains like any other.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -106,7 +107,8 @@ def whole_run(
     """∂f/∂α of every participant and sample, in the run in which all updates are weighted by α.
 
     This is a derivative: how f changes if data counts slightly more than α, not how f changes if the data is left out.
-    To predict runs that keep a random fraction of the participants or samples, set α to that fraction.
+    To predict runs that keep a random fraction of the participants or samples, set α to that fraction. A RuntimeWarning
+    says so if training is too rough: by a slope, one participant's data would change the loss by more than all of it.
 
     Cost: about four trainings, or three if all rounds fit in memory; two for recorded rounds at α = 1.
 
@@ -135,7 +137,34 @@ def whole_run(
         >>> whole_run(network, 100, evaluate_on(network), at=0.5).participants
     """
     run = WeightedRun(network, rounds, evaluation, at, during, on, samples, length, played, exchange)
-    return combine_rounds(sweep(run))
+    result = combine_rounds(sweep(run))
+    if doubt := doubt_of_slopes(run, result):
+        warnings.warn(doubt, RuntimeWarning, stacklevel=2)
+    return result
+
+
+def doubt_of_slopes(run: WeightedRun, result: WholeRun) -> str:
+    """What to warn of if a slope says that one participant's data changes the loss by more than all of it; else "".
+
+    α_j |∂f/∂α_j| is compared with f before and after training. Nothing is said of other measures, which may be near 0.
+    Cost: an evaluation, if a slope exceeds the loss after training.
+    """
+    effects = (run.alpha.cpu() * result.participants).abs().nan_to_num()
+    j, effect = int(effects.argmax()), float(effects.max())
+    if effect <= abs(result.value) or run.evaluation.measure is not run.network.learner.loss:
+        return ""
+    operator, on = run.operator()
+    models = run.network.initial if isinstance(run.rounds, int) else run.rounds[0].before
+    losses = weighted_losses(operator, run.evaluation, models_to_measure(operator, models, on))
+    share = operator.network.weights.sum()  # of this process in the whole loss; 0 if it measures none of the models
+    before, after = float(losses.sum() / share), float(result.value / share)
+    if not effect > max(before, after):
+        return ""
+    return (
+        f"by its slope, the data of participant {(run.network.members or range(len(effects)))[j]} would change the "
+        f"loss by {effect:.3g}, more than all of it ({before:.3g} before training, {after:.3g} after). Training is too "
+        "rough for slopes to predict anything: lower the learning rate, or retrain without the data."
+    )
 
 
 def combine_rounds(scored: Iterable[RoundScores]) -> WholeRun:

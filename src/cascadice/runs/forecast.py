@@ -4,21 +4,15 @@ Everything is counted in copies of all participants' parameters and in activatio
 copies that the engine and torch hold at once.
 """
 
-from copy import deepcopy
-from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
-from cascadice.data.inputs import Inputs, in_precision
 from cascadice.engine.backwards import bytes_kept, bytes_of, segment
-from cascadice.engine.learner import forward
 from cascadice.engine.metrics import CHUNK
 from cascadice.engine.networks import Network
+from cascadice.engine.step_memory import BACKWARD, TEMPORARY, activations_of, bytes_of_step, rows_at_once
 from cascadice.influence import cascade, retraining
 from cascadice.optimizers import Optimizer
 from cascadice.runs.memory import Need
@@ -30,56 +24,11 @@ if TYPE_CHECKING:
 LINK = 500  # bytes of a link in a graph, its matrix and its description
 INDICES = 3 * 8  # bytes of a sample's place in a batch: as drawn, stacked and moved
 ROUND = 1200  # bytes of a round's metrics, beside 8 for each participant
-BACKWARD = 2  # the results of layers, and their gradients
-TEMPORARY = 3  # rows of parameters in a step: the gradient, the step, the result
 PERTURBED = 5  # copies of rows that are replayed: before, after, their differences, their mixture, their gradients
 
 FEWER = "Use fewer participants (--nodes) or a smaller model (--model-options)"
 SHORTER = "Use smaller batches (--batch-size) or fewer local steps (--local-steps)"
 LESS = "Use fewer test samples (--eval-samples) or fewer participants"
-
-
-class Activations(NamedTuple):
-    """The sizes of a model's activations for one sample: their sum, and the most that a forward pass holds at once."""
-
-    all: int
-    most: int
-
-
-class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.sizes: list[int] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given, made = ([x for x in tree_leaves(tree) if isinstance(x, Tensor)] for tree in ((args, kwargs), result))
-        places = {leaf.untyped_storage()._cdata for leaf in given}
-        self.sizes += [leaf.numel() for leaf in made if leaf.untyped_storage()._cdata not in places]
-        return result
-
-
-def activations(model: nn.Module, sample: Inputs, compute: torch.dtype | None = None) -> Activations:
-    """The activations of a model for one sample, from a pass on torch's meta device, which computes no numbers.
-
-    A model that cannot run there, because it looks at values or makes tensors elsewhere, runs with real numbers.
-    `compute` is the precision of the pass, if it is not that of the parameters.
-    """
-    try:
-        computed = _computed(deepcopy(model).to("meta"), tree_map(lambda part: part.to("meta"), sample), compute)
-    except Exception:  # whatever a model of the user's raises there
-        computed = _computed(model, sample, compute)
-    sizes = [sum(part.numel() for part in tree_leaves(sample)), *computed]
-    return Activations(sum(sizes[1:]), max((a + b for a, b in pairwise(sizes)), default=0))
-
-
-def _computed(model: nn.Module, sample: Inputs, compute: torch.dtype | None) -> list[int]:
-    """The sizes of all tensors that a pass computes, in order."""
-    tensors: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    counting = _Counting()
-    with torch.no_grad(), counting:
-        forward(model, tensors, sample, compute)
-    return counting.sizes
 
 
 def of_graph(topology: str, nodes: int, options: dict[str, Any]) -> list[Need]:
@@ -118,38 +67,15 @@ def of_training(network: Network, rounds: int, window: int = 0, recorded: bool =
     once, everybody = bytes_of(network.initial), theta.nbytes
     saved = once + (once + everybody if recorded else 0)
     samples = min(CHUNK, len(network.data.test))
-    together = min(_rows(network, network.nodes), max(1, 2**17 // samples))
-    evaluated = together * samples * _activations(network).most * theta.element_size()
-    either = (_local_work(network), Need("evaluation", evaluated, FEWER), Need("copies to be saved", saved, FEWER))
+    together = min(rows_at_once(network, network.nodes), max(1, 2**17 // samples))
+    evaluated = together * samples * activations_of(network).most * theta.element_size()
+    work = Need("local work", bytes_of_step(network), SHORTER)
+    either = (work, Need("evaluation", evaluated, FEWER), Need("copies to be saved", saved, FEWER))
     return [
         Need(f"{window + 2} rounds in memory", (window + 2) * (once + everybody), FEWER),
         max(either, key=lambda part: part.bytes),
         Need("metrics", rounds * (ROUND + 8 * network.nodes), "Use fewer rounds (--rounds)"),
     ]
-
-
-def _rows(network: Network, rows: int) -> int:
-    """How many of these rows are computed at once: all if vectorised, one per thread in a loop."""
-    threads = torch.get_num_threads() if network.device.type == "cpu" else 1
-    return min(rows, threads) if network.strategy == "loop" else rows
-
-
-def _activations(network: Network) -> Activations:
-    train = network.data.train
-    x, _ = train.take(torch.zeros(1, dtype=torch.int64) if train.numbers is None else train.numbers[:1])
-    x = in_precision(x, network.initial.theta.dtype)
-    return activations(network.learner.evaluating, x, network.learner.compute)
-
-
-def _local_work(network: Network, rows: int | None = None) -> Need:
-    """The memory of a training pass of these rows, by default of all participants."""
-    _, steps, batch = network.batches(0).shape
-    size, together = network.initial.theta.element_size(), _rows(network, network.nodes if rows is None else rows)
-    per_parameter = TEMPORARY + bytes_of(network.initial) / network.initial.theta.nbytes
-    parts = tree_leaves(network.data.train.x)
-    inputs = steps * batch * sum(prod(part.shape[1:]) * (size + part.element_size()) for part in parts)
-    each = per_parameter * network.learner.size * size + BACKWARD * batch * _activations(network).all * size + inputs
-    return Need("local work", int(together * each), SHORTER)
 
 
 def of_question(network: Network, question: "Question") -> list[Need]:
@@ -171,24 +97,24 @@ def _estimator(network: Network, question: "Question", kind: str, samples: int) 
     gradients = _gradients(network, samples)
     if kind == "shares" or (kind == "first-order" and question.samples):
         kept = (hops + 3) * theta.nbytes + 2 * once + (2 * hops * once if kind == "shares" else 0)
-        return Need("adjoints and gradients", kept + max(gradients, 2 * _local_work(network).bytes), FEWER)
+        return Need("adjoints and gradients", kept + max(gradients, 2 * bytes_of_step(network)), FEWER)
     together = min(len(question.sources or range(network.nodes)), max(1, cascade.MEMORY // theta.nbytes))
     reach = int(links(network.mixing(0)).sources.bincount().max())  # of those who hear one, itself too
     pairs, working = (together * min(network.nodes, reach**far) for far in (hops, max(0, hops - 1)))
-    work = 2 * _local_work(network, working).bytes if hops > 1 else 0
+    work = 2 * bytes_of_step(network, working) if hops > 1 else 0
     passes = max(gradients, _losses(network, pairs, samples) if kind == "truth" else 0, work)
     rows = PERTURBED * pairs * once // network.nodes
     return Need(f"{kind} influence of {together} sources at a time", rows + theta.nbytes + passes, LESS)
 
 
 def _gradients(network: Network, eval_samples: int) -> int:
-    size, together = network.initial.theta.element_size(), _rows(network, network.nodes)
-    return together * (BACKWARD * eval_samples * _activations(network).all + TEMPORARY * network.learner.size) * size
+    size, together = network.initial.theta.element_size(), rows_at_once(network, network.nodes)
+    return together * (BACKWARD * eval_samples * activations_of(network).all + TEMPORARY * network.learner.size) * size
 
 
 def _losses(network: Network, rows: int, eval_samples: int) -> int:
-    together = _rows(network, rows)
-    return together * eval_samples * _activations(network).most * network.initial.theta.element_size()
+    together = rows_at_once(network, rows)
+    return together * eval_samples * activations_of(network).most * network.initial.theta.element_size()
 
 
 def of_whole_run(network: Network, rounds: int, question: "Question") -> list[Need]:
@@ -196,7 +122,7 @@ def of_whole_run(network: Network, rounds: int, question: "Question") -> list[Ne
     drawn = network.batches(0)[0].numel() if question.samples else 0
     scores = len(question.alphas) * rounds * network.nodes * (8 + 16 * drawn)
     gradients = _gradients(network, question.eval_samples or len(network.data.test))
-    sweep = 4 * bytes_of(network.initial) + max(gradients, 2 * _local_work(network).bytes)
+    sweep = 4 * bytes_of(network.initial) + max(gradients, 2 * bytes_of_step(network))
     return [
         Need("rounds that are kept", bytes_kept(network, rounds, segment(network, rounds)), FEWER),
         Need("the sweep backwards", sweep, LESS),
@@ -207,7 +133,7 @@ def of_whole_run(network: Network, rounds: int, question: "Question") -> list[Ne
 def of_retraining(network: Network, rounds: int, eval_samples: int, networks: int) -> list[Need]:
     """The memory that retraining this many networks takes, with as many side by side as `retrain` trains."""
     once = bytes_of(network.initial)
-    count = 1 if network.groups else min(networks, retraining.MOST, max(1, retraining.MEMORY // once))
+    count = min(networks, retraining.side_by_side(network))
     parts = of_training(network, rounds)
     return [
         Need("the parameters of networks trained together", count * once, FEWER),

@@ -1,7 +1,7 @@
 """`cd.score`: who helped, from a network and its rounds, as tables to print, plot and export."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,13 @@ from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN_KINDS, score_ro
 from cascadice.influence.quadrature import check_points
 from cascadice.influence.tables import Table, concatenate
 from cascadice.influence.uncertainty import bounds_of_totals, signs
+from cascadice.influence.whole_run import WholeRun
+from cascadice.influence.whole_run_shares import POINTS
 from cascadice.names import lookup
 from cascadice.runs.score_table import ScoreTable, paragraph
 from cascadice.runs.summary import InfluenceSummary, has_linear_steps, injected_faults, summarise
 from cascadice.runs.sweeps import rows_by_round
-from cascadice.runs.words import caution
+from cascadice.runs.words import caution, sum_in_words
 
 if TYPE_CHECKING:
     import pandas
@@ -54,6 +56,7 @@ class Scores:
             between rounds), and a `verdict`: helped, harmed or within noise. The most helpful first.
         updates: `[rounds, n]`: the influence of each participant's update in each round.
         rounds: The numbers of these rounds.
+        sums: For whole-run shares, what they sum to and what training changed, in words.
     """
 
     kind: str
@@ -62,6 +65,7 @@ class Scores:
     updates: NDArray[np.float64]
     rounds: tuple[int, ...]
     of_samples: ScoreTable | None = None
+    sums: str = ""
 
     @property
     def samples(self) -> ScoreTable:
@@ -97,13 +101,14 @@ class Scores:
         told = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
         more = f"; {samples:,} samples in .samples" if samples else ""
         about = f"Scores ({self.kind}) of {nodes} participants over {_span(self.rounds)}: {told}{more}"
-        warned = f"\n{self.samples.caution}" if samples and self.samples.caution else ""
-        return f"{about}\nabout {self.question}; negative helped\n{self.participants!r}{warned}"
+        notes = (self.sums, self.of_samples.caution if self.of_samples else "")
+        below = "".join(f"\n{note}" for note in notes if note)
+        return f"{about}\nabout {self.question}; negative helped\n{self.participants!r}{below}"
 
     def _repr_html_(self) -> str:
         about = f"{escape(self.kind)} over {_span(self.rounds)}; negative helped"
-        warned = paragraph(self.of_samples.caution) if self.of_samples else ""
-        return f"<b>Scores</b> ({about}){self.participants._repr_html_()}{warned}"
+        below = paragraph(self.sums) + (paragraph(self.of_samples.caution) if self.of_samples else "")
+        return f"<b>Scores</b> ({about}){self.participants._repr_html_()}{below}"
 
 
 def score(
@@ -162,15 +167,21 @@ def score(
     check_asked(network, measured)
     if points is not None:
         check_points(points)
+    sums = ""
     if hops is None:
         question = QUESTIONS[kind]
-        rows = _of_run(network, kept, measured, kind, samples, at, points, progress)
+        found = _of_run(network, kept, measured, kind, samples, at, points or POINTS, progress)
+        rows = concatenate(rows_by_round(kind, found))
+        if kind == "whole-run-shares":
+            total, more = float(found.participants.sum()), 2 * (points or POINTS)
+            sums = sum_in_words(total, total - found.gap, f"Use more points: points={more}")
     else:
         far = f"{hops} hop{'' if hops == 1 else 's'}"
         question = f"each round: {ESTIMATORS[kind].question.format(hops=far)}"
         rows = _of_rounds(network, kept, measured, kind, hops, samples, points, progress)
     faults, linear = injected_faults(network), has_linear_steps(network)
-    return _scores(summarise(rows, network.nodes, injected=faults, sees_scale=linear), kind, question, network)
+    summary = summarise(rows, network.nodes, injected=faults, sees_scale=linear)
+    return replace(_scores(summary, kind, question, network), sums=sums)
 
 
 def _listed(rounds: Iterable[Round]) -> list[Round]:
@@ -183,20 +194,18 @@ def _listed(rounds: Iterable[Round]) -> list[Round]:
 
 def _of_run(
     network: Network, rounds: int | list[Round], evaluation: Evaluation, kind: str, samples: bool, at: float,
-    points: int | None, progress: bool,
-) -> Table:  # fmt: skip
-    """The rows of every round: its influence on the final models."""
+    points: int, progress: bool,
+) -> WholeRun:  # fmt: skip
+    """The influence of every round on the final models."""
     length = rounds if isinstance(rounds, int) else len(rounds)
-    alphas = 1 if kind == "whole-run" else points or 3
+    alphas = 1 if kind == "whole-run" else points
     passes = 1 if alphas == 1 and at == 1 and not isinstance(rounds, int) else 2
     doing = "whole-run influence"
     with counting(passes * alphas * length, Console(quiet=not progress), doing) as count:
         more: dict[str, Any] = {"samples": samples, "played": lambda: count(lambda: doing)}
         if kind == "whole-run":
-            found = whole_run(network, rounds, evaluation, at=at, **more)
-        else:
-            found = whole_run_shares(network, rounds, evaluation, points=points or 3, **more)
-    return concatenate(rows_by_round(kind, found))
+            return whole_run(network, rounds, evaluation, at=at, **more)
+        return whole_run_shares(network, rounds, evaluation, points=points, **more)
 
 
 def _of_rounds(

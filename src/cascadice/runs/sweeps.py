@@ -25,7 +25,16 @@ from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.tables import NOTE, Table, concatenate, table_of_drawn, table_of_participants
 from cascadice.influence.weighted_run import WeightedRun
-from cascadice.influence.whole_run import KeptScores, RoundScores, Sweep, WholeRun, from_kept, stack_rounds, sweep
+from cascadice.influence.whole_run import (
+    KeptScores,
+    RoundScores,
+    Sweep,
+    WholeRun,
+    doubt_of_slopes,
+    from_kept,
+    stack_rounds,
+    sweep,
+)
 from cascadice.influence.whole_run_shares import share_out
 from cascadice.runs import store
 from cascadice.runs.question import Question, evaluate_on_first, question_note
@@ -154,6 +163,9 @@ def sweep_run(played: Playable, question: Question, folder: Path, console: Conso
         count_one = partial(count, lambda: "played and scored rounds")
         swept = {at: _sweep(played, question, evaluation, at, scores, count_one) for at, scores in sweeps.items()}
         results = {f"whole-run at {question.at:g}": swept[question.at]} if "whole-run" in question.kinds else {}
+        for result in results.values():
+            if doubt := doubt_of_slopes(_run_at(question.at, played, question, evaluation), result):
+                say(console, f"warning: {doubt}")
         if "whole-run-shares" not in question.kinds:
             return Swept(results)
         known = swept[1.0].value if 1.0 in swept else None
@@ -198,16 +210,22 @@ def remove_sweeps(folder: Path) -> None:
         files.remove(place)
 
 
+def _run_at(
+    at: float, played: Playable, question: Question, evaluation: Evaluation, count: Callable[[], None] | None = None
+) -> WeightedRun:
+    return WeightedRun(
+        played.network, played.rounds_at(at), evaluation, at, question.rounds_counted, question.on, question.samples,
+        played.length, count, played.exchange,
+    )  # fmt: skip
+
+
 def _sweep(
     played: Playable, question: Question, evaluation: Evaluation, at: float, scores: SavedSweep,
     count: Callable[[], None],
 ) -> WholeRun:  # fmt: skip
     """Continue the sweep at one weight from where it stopped."""
     if scores.unscored(played.rounds):
-        run = WeightedRun(
-            played.network, played.rounds_at(at), evaluation, at, question.rounds_counted, question.on,
-            question.samples, played.length, count, played.exchange,
-        )  # fmt: skip
+        run = _run_at(at, played, question, evaluation, count)
         try:
             for scored in sweep(run, scores.latest, scores.checkpoints):
                 scores.add(scored)

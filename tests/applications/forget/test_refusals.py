@@ -41,6 +41,9 @@ def test_rounds_must_follow_one_another_and_be_this_networks():
     first, second, third = window(network, 3)
     with pytest.raises(ValueError, match="round 2 is followed by 4"):
         forget(network, [first, third], PARTICIPANT)
+    other = window(small(seed=1), 3)
+    with pytest.raises(ValueError, match="round 3 does not start with the parameters after round 2"):
+        forget(network, [first, other[1]], PARTICIPANT)
     with pytest.raises(ValueError, match="there must be at least one round to forget something in; found none"):
         forget(network, [], PARTICIPANT)
     with pytest.raises(ValueError, match="must belong to this network"):

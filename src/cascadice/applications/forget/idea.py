@@ -17,7 +17,7 @@ from torch import Tensor
 from cascadice.applications.forget.corrections import Correct, along, coasted, pushed, replayed, work_without
 from cascadice.applications.forget.removals import Part, Removal, check_removal, part_of
 from cascadice.engine import Network, Operator, Participants, Round, draw
-from cascadice.influence.checks import check_form, check_many, check_replays, check_samples_are_separate
+from cascadice.influence.checks import check_form, check_joined, check_many, check_replays, check_samples_are_separate
 from cascadice.influence.quadrature import weighted_points
 from cascadice.names import lookup
 
@@ -53,7 +53,7 @@ def forget(
     points, replay 1.
 
     Args:
-        rounds: Consecutive rounds, recorded or from `simulate`; read once, one at a time.
+        rounds: Consecutive rounds of one run, recorded or from `simulate`; read once, one at a time.
         level: A name in `LEVELS`.
         removal: What to forget.
         points: Points of the quadrature, for path-integrated.
@@ -74,8 +74,9 @@ def forget(
     updates, uses = torch.zeros((), dtype=torch.int64), torch.zeros(len(removal.samples), dtype=torch.int64)
 
     def parts() -> Iterator[tuple[Round, Part]]:
+        earlier = None
         for round_ in rounds:
-            _check_next(network, removal, round_, span)
+            _check_next(network, removal, round_, earlier)
             part = part_of(removal, round_.draw, network.whole, network.members)
             if bool(part.nodes.any()) and not int(updates + uses.sum()):
                 check_replays(network, round_)
@@ -84,6 +85,7 @@ def forget(
             updates.add_(part.updates.sum())
             uses.add_((round_.draw.batch.cpu()[part.samples][:, None] == torch.tensor(removal.samples)).sum(0))
             span.append(round_.t)
+            earlier = round_
             yield round_, part
 
     participants = correct(operator or Operator(network), parts(), points)
@@ -96,14 +98,14 @@ def forget(
     return Corrected(level, span[-1] + 1, participants, int(updates), uses)
 
 
-def _check_next(network: Network, removal: Removal, round_: Round, span: Sequence[int]) -> None:
+def _check_next(network: Network, removal: Removal, round_: Round, earlier: Round | None) -> None:
     check_form(network, round_)
     if round_.rule is not None:  # whom a change has reached is known from W
         wrong = f"round {round_.t} was mixed by a rule that does not average; forgetting follows rounds that W mixed"
         raise ValueError(f"{wrong}. Train again without the data.")
-    if span and round_.t != span[-1] + 1:
-        raise ValueError(f"rounds must be consecutive; round {span[-1]} is followed by {round_.t}.")
-    if not span and removal.rounds is not None and removal.rounds.start < round_.t:
+    if earlier is not None:
+        check_joined(earlier, round_)
+    elif removal.rounds is not None and removal.rounds.start < round_.t:
         raise ValueError(f"round {removal.rounds.start} is to be forgotten, but the rounds begin with {round_.t}.")
 
 
