@@ -89,7 +89,7 @@ def read_result(folder: Path, notes: list[str]) -> Json | None:
     try:
         result = files.read_json(folder / RESULT)
         if absent := [name for name in REQUIRED if name not in result]:
-            raise ValueError(f"{RESULT} lacks {', '.join(absent)}; was it written by another program?")
+            raise ValueError(f"{RESULT} lacks {', '.join(absent)}; was it written by another program or version?")
     except (ValueError, OSError) as error:
         notes.append(f"The result in {folder.name} is not shown: {error}")
         return None
