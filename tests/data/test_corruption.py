@@ -115,17 +115,6 @@ def test_two_corruptions_of_one_participant_both_apply() -> None:
     assert (bad_y[1] != y[1]).all()
 
 
-@pytest.mark.parametrize("kind", CORRUPTIONS)
-def test_a_padded_batch_is_corrupted_as_it_would_be_alone_and_its_padding_stays(kind: str) -> None:
-    x, y = batch(rows=2, steps=3, size=9)
-    bad_x, bad_y = corrupt([Corruption(kind, (0, 1))], x, y, 2, range(2), 7, 5, sizes=[(3, 9), (2, 4)])
-    alone = corrupt([Corruption(kind, (1,))], x[1:, :2, :4], y[1:, :2, :4], 2, [1], 7, 5)
-    assert_close((bad_x[1:, :2, :4], bad_y[1:, :2, :4]), alone, rtol=0, atol=0)
-    for bad, before in ((bad_x, x), (bad_y, y)):
-        assert torch.equal(bad[1, 2:], before[1, 2:])
-        assert torch.equal(bad[1, :, 4:], before[1, :, 4:])
-
-
 @pytest.mark.parametrize(
     ("text", "meant"),
     [

@@ -165,12 +165,14 @@ def test_the_study_prints_and_writes_setting_by_setting(tmp_path, monkeypatch, c
     assert len(json.loads(printed[-1])["results"]) == 2
     assert printed[1].split("(least)")[1].split()[:6] == ["influence", "direction", "norm", "Krum", "own", "cos"]
     written = json.loads((tmp_path / "result.json").read_text())
-    assert (written["plan"]["nodes"], written["plan"]["first_seed"]) == (8, 3)
+    assert (written["settings"]["nodes"], written["settings"]["first_seed"]) == (8, 3)
     assert list(written["results"][0]["auroc"]) == ["detector", *SCORES]
-    assert set(parquet.read_table(tmp_path / "flip.parquet")["seed"].to_pylist()) == {3}
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "result.json", "flip.parquet", "honest.parquet", "anomalies.png", "anomalies.svg",
-    }  # fmt: skip
+    points = parquet.read_table(tmp_path / "points.parquet")
+    assert set(zip(points["setting"].to_pylist(), points["seed"].to_pylist(), strict=True)) == {
+        ("flip", 3),
+        ("honest", 3),
+    }
+    assert {path.name for path in tmp_path.iterdir()} == {"result.json", "points.parquet", "figure.png", "figure.svg"}
     assert command.main(["flip", "late", "--quick", "--limit", "0"]) == 0
     assert "stopped before flip: the time limit of 0 s has passed." in capsys.readouterr().out
 

@@ -20,7 +20,7 @@ def test_the_study_in_small(tmp_path, capsys, one_thread):
     results = run(small, data.digits(), [100, 101], tmp_path, 1e9, hidden=(12,))
     assert [len(result["accuracy"]["cosine trust"]) for result in results] == [2] * 6
     assert json.loads((tmp_path / "result.json").read_text())["results"] == results
-    assert (tmp_path / "collaboration.svg").exists()
+    assert (tmp_path / "figure.svg").exists()
     flipped = {row["rule"]: row for row in summary(results[0])}
     assert flipped["oracle"]["closed"] == 1
     assert flipped["uniform"]["closed"] == 0

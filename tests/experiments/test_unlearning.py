@@ -80,7 +80,7 @@ def test_everything_is_printed_and_written(points, tmp_path, monkeypatch, capsys
     assert one["distance"] == pytest.approx(sum(each) / 2)
     assert f"{one['distance']:.3f}" in next(line for line in said if line.startswith(f"{one['kind']}, {one['span']}"))
     assert parquet.read_table(tmp_path / "points.parquet").num_rows == len(points)
-    assert {path.suffix for path in tmp_path.glob("unlearning.*")} == {".png", ".svg"}
+    assert {path.name for path in tmp_path.glob("figure.*")} == {"figure.png", "figure.svg"}
     assert set(DISTANCES) <= {p["level"] for p in points}
 
 

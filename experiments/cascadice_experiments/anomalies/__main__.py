@@ -3,6 +3,7 @@
 import sys
 import time
 from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -50,6 +51,7 @@ def _measured(args: Namespace) -> dict[str, Any]:
         plan, chosen = on_digits(plan, chosen)
     dataset = data.load(source, root).to(plan.device)
     start, evaluations, results = time.perf_counter(), dict[Any, Evaluation](), list[dict[str, Any]]()
+    points = defaultdict[str, list[Any]](list)
     print(HEADER, flush=True)
     for name, setting in chosen.items():
         began = time.perf_counter()
@@ -64,9 +66,11 @@ def _measured(args: Namespace) -> dict[str, Any]:
         results.append({**summary(name, setting, rows), "seconds": time.perf_counter() - began})
         print(line(results[-1]), flush=True)
         if args.out:
-            points = {column: values.numpy() for column, values in rows.items()}
-            result = {"plan": asdict(plan), "results": results}
-            study.write(args.out, "anomalies", result, points, partial(draw, results), name)
+            points["setting"] += [name] * len(rows["seed"])
+            for column, values in rows.items():
+                points[column] += values.tolist()
+            result = {"settings": asdict(plan), "results": results}
+            study.write(args.out, "anomalies", plan.device, result, points, partial(draw, results))
     print("\n".join(lines(results)), flush=True)
     return {"results": results}
 

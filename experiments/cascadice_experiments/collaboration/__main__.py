@@ -68,11 +68,11 @@ def run(chosen: Sequence[Setting], dataset: DataSet, numbers: Sequence[int], out
         results.append(measure(setting, dataset, numbers, hidden, every))
         print(*_lines(results[-1]), sep="\n", flush=True)
         if out is not None:
-            write(results, out)
+            write(results, out, str(dataset.train.y.device))
     return results
 
 
-def write(results: Sequence[Mapping[str, Any]], out: Path) -> None:
+def write(results: Sequence[Mapping[str, Any]], out: Path, device: str) -> None:
     """Write the results, a point per setting, rule and seed, and the picture."""
     points = [
         {"attack": r["attack"], "fraction": r["fraction"], "graph": r["graph"], "rule": rule, "seed": seed,
@@ -82,7 +82,7 @@ def write(results: Sequence[Mapping[str, Any]], out: Path) -> None:
         for seed, accuracy in zip(r["seeds"], values, strict=True)
     ]  # fmt: skip
     summaries = [(_title(result), summary(result)) for result in results]
-    study.write(out, "collaboration", {"results": results}, points, partial(draw, summaries))
+    study.write(out, "collaboration", device, {"results": results}, points, partial(draw, summaries))
 
 
 def _title(result: Mapping[str, Any]) -> str:

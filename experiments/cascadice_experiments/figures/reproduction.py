@@ -27,7 +27,7 @@ from cascadice_experiments.figures import index_page
 from cascadice_experiments.figures.figure import Context, Figure, Mixing, Result
 from cascadice_experiments.figures.parts import Parts, Say, plain
 from cascadice_experiments.figures.registry import FIGURES
-from cascadice_experiments.study import write_points
+from cascadice_experiments.study import device_name, write_points
 
 
 class Request(NamedTuple):
@@ -206,10 +206,9 @@ def _write(
     for picture in PICTURES:
         figure.draw(result, folder / picture)
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    cuda = request.device.startswith("cuda")
     content = {
         "title": figure.title, "shows": figure.shows, "claim": figure.claim, "version": cascadice.__version__,
-        "versions": versions, "device": torch.cuda.get_device_name() if cuda else f"cpu ({platform.machine()})",
+        "versions": versions, "device": device_name(request.device),
         "seconds": round(seconds, 1), "findings": result.findings, "summary": result.summary, "more": result.more,
         "settings": settings,
     }  # fmt: skip

@@ -34,14 +34,14 @@ def _measured(args: Namespace) -> dict[str, Any]:
     source, root = find(args.data_root) if args.cifar or args.device != "cpu" else ("digits", None)
     setting = replace(Setting(device=args.device), **{**(CIFAR if source == "cifar10" else {}), **_changes(args)})
     results: list[dict[str, Any]] = []
-    result = {"results": results, "data": source, "setting": asdict(setting)}
+    result = {"results": results, "data": source, "settings": asdict(setting)}
     print(f"{source}: {setting.rounds} rounds, {setting.per_node} samples each, seeds {setting.seeds}", flush=True)
     for part in measure(setting, source, root):
         results.append(part)
         print(*lines(part), sep="\n", flush=True)
         if args.out:
             points = [point for one in results if "truth" in one for point in _points(one)]
-            study.write(args.out, "incentives", result, points, partial(draw, result))
+            study.write(args.out, "incentives", args.device, result, points, partial(draw, result))
     return result
 
 

@@ -51,7 +51,7 @@ def _measured(args: Namespace) -> dict[str, Any]:
         print(title(setting, mean([p for p in trained if p["lr"] == setting.lr], "test_accuracy")), flush=True)
         if args.out:
             result = {"seconds": time.perf_counter() - began, "results": summary(points)}
-            study.write(args.out, "unlearning", result, points, partial(draw, points))
+            study.write(args.out, "unlearning", args.device, result, points, partial(draw, points))
         if late:
             break
     return {"results": summary(points)}

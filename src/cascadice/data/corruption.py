@@ -84,8 +84,7 @@ class Corruption(Fault):
 
 def corrupt(
     corruptions: Sequence[Corruption], x: Inputs, y: Tensor, t: int, nodes: Sequence[int], seed: int, classes: int,
-    sizes: Sequence[tuple[int, int]] | None = None, origins: Sequence[tuple[int, int]] | None = None,
-    first_step: int | None = None,
+    origins: Sequence[tuple[int, int]] | None = None, first_step: int | None = None,
 ) -> tuple[Inputs, Tensor]:  # fmt: skip
     """Corrupt round t's batches of these participants.
 
@@ -101,7 +100,6 @@ def corrupt(
         nodes: The participant that each row belongs to.
         seed: Seed of the random draws.
         classes: The number of classes.
-        sizes: The (steps, batch size) of each row if these differ, see `batches.sizes`; the rest is padding.
         origins: The (seed, participant) that each row draws by, if networks are stacked side by side.
         first_step: The local step that rows begin with, if each step draws separately, as in an uneven network.
 
@@ -122,16 +120,16 @@ def corrupt(
     if len(nodes) != len(y) or y.dim() < 3 or any(shape[:3] != tuple(y.shape[:3]) for shape in shapes):
         found = f"{len(nodes)} participants, x {', '.join(map(str, shapes))}, y {tuple(y.shape)}"
         raise ValueError(f"x and y must be [participants, steps, batch, ...]; found {found}.")
+    # the steps that share a generator, and the first of them in the round: all, or each for itself
+    steps = range(y.shape[1])
+    drawn = [(slice(None), 0)] if first_step is None else [(slice(i, i + 1), first_step + i) for i in steps]
     bad_x, bad_y = x, y
     for row, node in enumerate(nodes):
         if not (applied := [c for c in corruptions if c.applies(t, node)]):
             continue
-        steps, batch = sizes[row] if sizes else y.shape[1:3]
         own_seed, number = origins[row] if origins else (seed, node)
-        # the steps that share a generator, and the first of them in the round: all, or each for itself
-        drawn = [(slice(steps), 0)] if first_step is None else [(slice(i, i + 1), first_step + i) for i in range(steps)]
         for together, step in drawn:
-            block = (row, together, slice(batch))
+            block = (row, together)
             own_x, own_y = row_x, row_y = at(x, block), y[block]
             generator = seeds.generator(own_seed, "corruption", t, number, *seeds.of_step(step))
             for c in applied:

@@ -122,19 +122,21 @@ def _check_finite(network: Network, unchecked: list[tuple[int, Tensor]], norms: 
         if not _has_loss(network, t, node):
             no_loss = "The initial model has no finite loss on this batch either"
             raise DivergedError(t, node, f"{no_loss}: are all its targets ignored, or is there a NaN in the data?")
-        raise _from_outlier(t, norms) or DivergedError(t, node)
+        for earlier, norm in norms.items():
+            sent = f"sent parameters of norm {{}} in round {earlier} (the median was {{}}), and losses"
+            if earlier < t and (error := from_outlier(t, norm, sent)):
+                raise error
+        raise DivergedError(t, node)
     unchecked.clear()
 
 
-def _from_outlier(t: int, norms: dict[int, Tensor]) -> DivergedError | None:
-    """The error to raise if, before round t, somebody sent far larger parameters than the others."""
-    for earlier, norm in norms.items():
-        median, most = float(norm.nanmedian()), norm.nan_to_num(torch.inf, torch.inf).max(0)
-        if earlier < t and float(most.values) > OUTLIER * median:
-            sent = f"parameters of norm {float(most.values):.3g} in round {earlier} (the median was {median:.3g})"
-            remedy = "Lower its learning rate or the strength of its misbehaviour."
-            return DivergedError(t, int(most.indices), remedy, sent=f"sent {sent}, and losses")
-    return None
+def from_outlier(t: int, size: Tensor, sent: str) -> DivergedError | None:
+    """The error to raise if somebody sent far larger parameters than the others; `sent` has {} for size and median."""
+    median, most = float(size.nanmedian()), size.nan_to_num(torch.inf, torch.inf).max(0)
+    if not float(most.values) > OUTLIER * median:
+        return None
+    remedy = "Lower its learning rate or the strength of its misbehaviour."
+    return DivergedError(t, int(most.indices), remedy, sent=sent.format(f"{float(most.values):.3g}", f"{median:.3g}"))
 
 
 def _has_loss(network: Network, t: int, k: int) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,10 @@ def _header(tensors: Tensors, entry: Mapping[str, Any]) -> bytes:
     return text + b" " * (-len(text) % 8)
 
 
-def read_tensors(path: Path, layout: str | None) -> tuple[Tensors, dict[str, Any]]:
+def read_tensors(path: Path, layout: str | None, only: Sequence[str] = ()) -> tuple[Tensors, dict[str, Any]]:
     """Read the tensors of a file and their metadata; `layout` is the model layout they must have, if any.
+
+    `only`: names of the tensors to read, up to the first dot; by default, all are read.
 
     The tensors are copied out of the mapped file, which may be misaligned: that can change the last bit of a product.
     """
@@ -73,8 +75,9 @@ def read_tensors(path: Path, layout: str | None) -> tuple[Tensors, dict[str, Any
     with intact(path, SafetensorError, ValueError, TypeError), safe_open(path, "pt") as file:
         metadata = dict(jsonl.parse((file.metadata() or {}).get("cascadice", "{}")))
         names = metadata["checksums"] if "checksums" in metadata else metadata.get("names", ())
-        tensors = {name: file.get_tensor(name).clone() for name in names}
-    check_tensors(path, tensors, metadata)
+        read = (name for name in names if not only or name.split(".")[0] in only)
+        tensors = {name: file.get_tensor(name).clone() for name in read}
+    _check_tensors(path, tensors, metadata)
     if layout not in (None, found := metadata.get("layout", "{}")):
         with intact(path, ValueError, TypeError):
             in_file, in_model = dict(jsonl.parse(found)), jsonl.parse(layout)
@@ -85,7 +88,7 @@ def read_tensors(path: Path, layout: str | None) -> tuple[Tensors, dict[str, Any
     return tensors, metadata
 
 
-def check_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
+def _check_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
     """Compare some or all tensors of a file, and its metadata, with the checksums in the file."""
     if metadata.get("format") == FORMAT_1:
         if set(tensors) == set(metadata.get("names", ())) and metadata.get("checksum") != _checksum_1(tensors):

@@ -20,7 +20,7 @@ from cascadice.data.batches import PADDING
 from cascadice.data.inputs import are_tokens
 from cascadice.engine import DivergedError, Metrics, Network, Participants, Round, consensus, evaluate
 from cascadice.engine.exchange.messages import Messages
-from cascadice.engine.simulation import OUTLIER
+from cascadice.engine.simulation import from_outlier
 from cascadice.files import locks
 from cascadice.runs import store
 from cascadice.runs.config import Config, to_json
@@ -140,13 +140,9 @@ def check_finite(network: Network, round: Round, test: Metrics | None, distance:
 
 def _blamed(round: Round) -> DivergedError | None:
     """The error to raise if somebody sent far larger parameters than the others, who then have them too."""
-    sent = round.half.theta.abs().amax(1).nan_to_num(torch.inf, torch.inf)
-    most, median = sent.max(0), float(sent.median())
-    if not float(most.values) > OUTLIER * median:
-        return None
-    huge = f"sent parameters of up to {float(most.values):.3g} (the median was {median:.3g}), and what is computed from"
-    remedy = "Lower its learning rate or the strength of its misbehaviour."
-    return DivergedError(round.t, int(most.indices), remedy, sent=f"{huge} them")
+    size = round.half.theta.abs().amax(1).nan_to_num(torch.inf, torch.inf)
+    sent = "sent parameters of up to {} (the median was {}), and what is computed from them"
+    return from_outlier(round.t, size, sent)
 
 
 def versions() -> dict[str, str]:

@@ -24,8 +24,8 @@ from cascadice.engine.dropout import GeneratorState
 from cascadice.engine.exchange.stacked import mix
 from cascadice.engine.learner import Participants, trainable
 from cascadice.engine.rounds import Draw, Round, unrecorded_rule
-from cascadice.files import Folder, checksums, damaged, flush, intact, jsonl, remove
-from cascadice.files.tensors import Tensors, check_tensors, content_of, read_tensors, write_tensors
+from cascadice.files import Folder, checksums, damaged, flush, remove
+from cascadice.files.tensors import Tensors, content_of, read_tensors, write_tensors
 from cascadice.runs.round_metrics import METRICS, RoundMetrics, metrics_so_far, read_metrics, write_metrics
 from cascadice.topology.matrices import from_links
 
@@ -271,18 +271,11 @@ def load_rounds(folder: Folder, *, layout: str | None = None, device: str | torc
 
 def load_draw(folder: Folder, t: int) -> Draw:
     """Load the draw of round `t` without its parameters, which may be a thousand times as large."""
-    from safetensors import SafetensorError, safe_open
-
     path = _round_path(folder, t)
-    checksums.verify(path)
-    with intact(path, SafetensorError), _complete(path), safe_open(path, "pt") as file:
-        metadata = dict(jsonl.parse(file.metadata()["cascadice"]))
-        names = [name for name in file.keys() if name.split(".")[0] in DRAWN]  # noqa: SIM118
-        tensors = {name: file.get_tensor(name) for name in names}
-        draw = _draw_from(metadata, tensors)
-    check_tensors(path, tensors, metadata)
+    tensors, metadata = read_tensors(path, None, DRAWN)
     _check_place(path, metadata, t)
-    return draw
+    with _complete(path):
+        return _draw_from(metadata, tensors)
 
 
 def _draw_from(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Draw:

@@ -41,8 +41,7 @@ function setPoints() {
   chosen = one ? one.name : null;
   show("which-label", having.length > 1);
   fill("which", ...having.map(({ name }) => element("option", { value: name, selected: name === chosen }, name)));
-  const what = one?.points.what ?? "points";
-  setTable(() => `Every ${what.slice(0, -1)} of ${one.name}. ${one.points.note}`, one ? hint(one.points) : "", `${chosen}-${what}`);
+  setTable(() => `Every point of ${one.name}. ${one.points.note}`, one ? hint(one.points) : "", `${chosen}-points`);
 }
 
 // A search of one word that finds the first row.

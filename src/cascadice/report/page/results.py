@@ -1,4 +1,4 @@
-"""The files that `cascadice reproduce` writes, and the plain data of the page that shows them.
+"""The files that `cascadice reproduce` and the studies write, and the plain data of the page that shows them.
 
 OUT/reproduction.json       the version that made the figures, and their order
 OUT/NAME/result.json        one figure: title, findings, summary, settings; written last
@@ -6,7 +6,7 @@ OUT/NAME/points.parquet     every point measured           OUT/NAME/figure.png, 
 OUT/NAME/parts/*.json       what was measured so far of an unfinished figure; error.txt: why it failed
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,8 @@ def collect_results(folder: files.Folder) -> Json:
     pictures = _pictures(list(results), notes)
     sections = [_section(place, result, len(results), notes) for place, result in results.items()]
     title = sections[0]["title"] if len(sections) == 1 else f"The paper, reproduced: {len(sections)} results"
-    return of_results(home, title, [{**one, "picture": pictures.get(one["name"])} for one in sections], notes)
-
-
-def of_results(folder: Path, title: str, results: Sequence[Json], notes: Sequence[str]) -> Json:
-    """The plain data of a page of results, for `page_of_results`."""
-    about = {"version": cascadice.__version__, "title": title, "folder": folder.absolute().name, "path": str(folder)}
-    return {**about, "results": results, "notes": notes}
+    about = {"version": cascadice.__version__, "title": title, "folder": home.absolute().name, "path": str(home)}
+    return {**about, "results": [{**one, "picture": pictures.get(one["name"])} for one in sections], "notes": notes}
 
 
 def result_folders(folder: Path) -> list[Path]:
@@ -94,7 +89,7 @@ def read_result(folder: Path, notes: list[str]) -> Json | None:
     try:
         result = files.read_json(folder / RESULT)
         if absent := [name for name in REQUIRED if name not in result]:
-            raise ValueError(f"{RESULT} lacks {', '.join(absent)}; was it written by another program?")
+            raise ValueError(f"{RESULT} lacks {', '.join(absent)}; was it written by another program or version?")
     except (ValueError, OSError) as error:
         notes.append(f"The result in {folder.name} is not shown: {error}")
         return None
@@ -115,6 +110,8 @@ def command_line(name: str, result: Mapping[str, Any]) -> str:
         >>> command_line("ripples", {"settings": {"quick": True, "mixing": None}})
         'cascadice reproduce ripples --quick'
     """
+    if "command" in result:  # of a study
+        return str(result["command"])
     quick, mixing = (bool(result["settings"][name]) for name in ("quick", "mixing"))
     return f"cascadice reproduce {name}{' --quick' * quick}{' --mixing FILE.csv' * mixing}"
 
@@ -132,9 +129,10 @@ def provenance(result: Mapping[str, Any]) -> str:
         >>> provenance({"settings": {"quick": False}, "seconds": 61.2, "device": "cpu", "version": "0.2.0"})
         "the paper's settings; 61 s on cpu, cascadice 0.2.0"
     """
-    quick = result["settings"]["quick"]
-    scale = "quick: fewer participants, rounds and points than the paper" if quick else "the paper's settings"
-    return f"{scale}; {result['seconds']:.0f} s on {result['device']}, cascadice {result['version']}"
+    scale = "quick: fewer participants, rounds and points than the paper; "
+    if not (quick := result["settings"].get("quick")):
+        scale = "" if quick is None else "the paper's settings; "  # a study's settings are its own
+    return f"{scale}{result['seconds']:.0f} s on {result['device']}, cascadice {result['version']}"
 
 
 def text_table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -159,7 +157,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, list):
         middle, *ends = (_cell(entry) for entry in value)
         return middle if {*ends} == {middle} else f"{middle} ({' to '.join(ends)})"
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else _word_of(value)
 
 
 def _section(folder: Path, result: Json, among: int, notes: list[str]) -> Json:
@@ -183,26 +181,16 @@ def _pictures(folders: Sequence[Path], notes: list[str]) -> dict[str, str]:
     """Each result's figure, as PNG or SVG, whichever is smaller, until the page is full."""
     pictures, space = dict[str, str](), PICTURE_BYTES
     for folder in folders:
-        name, picture = folder.absolute().name, smallest_picture(folder, PICTURES)
+        name, paths = folder.absolute().name, [path for picture in PICTURES if (path := folder / picture).exists()]
+        picture = min(paths, key=lambda path: path.stat().st_size, default=None)
         if picture is None:
             notes.append(f"The figure of {name} is missing.")
         elif picture.stat().st_size > space:
             notes.append(f"The figure of {name} is too large for the page; see {picture}.")
         else:
             space -= picture.stat().st_size
-            pictures[name] = picture_uri(picture)
+            pictures[name] = data_uri(picture.read_bytes(), "svg+xml" if picture.suffix == ".svg" else "png")
     return pictures
-
-
-def smallest_picture(folder: Path, names: Sequence[str]) -> Path | None:
-    """The smallest of those pictures that exist."""
-    paths = (path for name in names if (path := folder / name).exists())
-    return min(paths, key=lambda path: path.stat().st_size, default=None)
-
-
-def picture_uri(path: Path) -> str:
-    """A PNG or SVG file as a data URI."""
-    return data_uri(path.read_bytes(), "svg+xml" if path.suffix == ".svg" else "png")
 
 
 def _points(folder: Path, cells: int, notes: list[str]) -> Json | None:
@@ -221,11 +209,11 @@ def _points(folder: Path, cells: int, notes: list[str]) -> Json | None:
         return None
     kept = evenly(table.num_rows, max(1, cells // table.num_columns))
     note = "" if len(kept) == table.num_rows else f"{len(kept):,} of {table.num_rows:,} rows; all are in {path}."
-    return searchable({name: table[name].take(pa.array(kept)).to_pylist() for name in table.column_names}, note)
+    return _searchable({name: table[name].take(pa.array(kept)).to_pylist() for name in table.column_names}, note)
 
 
-def searchable(columns: Mapping[str, Sequence[Any]], note: str = "", key: Callable[[str], Any] = str) -> Json:
-    """The page's searchable table: numbers as they are (None: empty), others as an index into words sorted by `key`."""
+def _searchable(columns: Mapping[str, Sequence[Any]], note: str) -> Json:
+    """The page's searchable table: numbers as they are (None: empty), others as an index into sorted words."""
     values, words = list[Sequence[Any]](), dict[str, list[str]]()
     for name, column in columns.items():
         present = [value for value in column if value is not None]
@@ -234,12 +222,12 @@ def searchable(columns: Mapping[str, Sequence[Any]], note: str = "", key: Callab
         elif all(isinstance(value, float) for value in present):
             values.append(short([float("nan") if value is None else value for value in column]))
         else:
-            words[name] = sorted({word_of(value) for value in present}, key=key)
+            words[name] = sorted({_word_of(value) for value in present})
             index = {word: place for place, word in enumerate(words[name])}
-            values.append([None if value is None else index[word_of(value)] for value in column])
+            values.append([None if value is None else index[_word_of(value)] for value in column])
     return {"columns": list(columns), "values": values, "words": words, "sums": [], "note": note}
 
 
-def word_of(value: Any) -> str:
+def _word_of(value: Any) -> str:
     """A value as text; yes or no instead of True or False."""
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)

@@ -13,7 +13,6 @@ from cascadice.names import CONTROLS, visible
 from cascadice.report.page.collecting import collect
 from cascadice.report.page.comparing import compare
 from cascadice.report.page.results import collect_results
-from cascadice.report.page.studies import collect_study, is_study
 
 RUN_SCRIPTS = (
     "basics.js", "page.js", "charts.js", "estimates.js", "network.js", "panel.js", "matrices.js", "sections.js",
@@ -38,7 +37,7 @@ def page(data: Json) -> str:
 
 
 def page_of_results(data: Json) -> str:
-    """Make the HTML page of what `collect_results` or `collect_study` returned."""
+    """Make the HTML page of what `collect_results` returned."""
     return _fill_page(data, "results.html", RESULTS_SCRIPTS)
 
 
@@ -97,7 +96,7 @@ def write_results(folder: files.Folder, out: files.Folder | None = None) -> tupl
     Example:
         >>> path, data = write_results("out/reproduce")  # doctest: +SKIP
     """
-    data = collect_study(Path(folder)) if is_study(Path(folder)) else collect_results(folder)
+    data = collect_results(folder)
     return _write(page_of_results(data), folder, out), data
 
 
