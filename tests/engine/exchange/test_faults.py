@@ -12,6 +12,7 @@ from chaos.faults import HARMLESS, MESSAGE_FAULTS, OF_SEVERAL, Faulty
 from cascadice import data, models, network
 from cascadice.engine import Operator, evaluate_on, simulate
 from cascadice.engine.distributed_training import carry_on
+from cascadice.engine.exchange import pairs
 from cascadice.engine.exchange.messages import Messages, PeerError
 from cascadice.engine.exchange.pairs import Pairs
 from cascadice.engine.exchange.routes import renormalised
@@ -22,6 +23,7 @@ from cascadice.influence import reverse_gossip
 NODES, RANKS, ROUNDS = 4, 3, 6
 PARTS = split(NODES, RANKS)  # (0, 1), (2,), (3,)
 LIAR, WHEN = 2, 2  # who sends a wrong message, and in which round
+LONG = 60.0  # seconds that nothing takes, however busy the machine is
 MODEL = models.mlp((64,), 10, hidden=(4,), activation="gelu")
 
 
@@ -38,12 +40,15 @@ def built(digits):
 def together(digits, work, plan=None, liar=LIAR, **options):
     """`work(mine, exchange)` for each process, in threads; the messages of one are changed as planned."""
     store, results, errors = dist.HashStore(), [None] * RANKS, []
+    connected = threading.Barrier(RANKS)
     nets = [part_of(built(digits), part) for part in PARTS]
 
     def runs(rank):
         group = Pairs(store, rank)
         exchange = Messages(nets[rank], PARTS, rank, Faulty(group, plan or {}) if rank == liar else group, **options)
         try:
+            assert exchange.post.meet(LONG)
+            connected.wait(LONG)
             results[rank] = work(nets[rank], exchange)
         except BaseException as error:
             errors.append(error)
@@ -51,10 +56,12 @@ def together(digits, work, plan=None, liar=LIAR, **options):
             exchange.post.close(timeout=1.0)
 
     threads = [threading.Thread(target=runs, args=(rank,)) for rank in range(RANKS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairs, "CONNECTING", LONG)  # an attempt given up by one side alone loses what the other sent
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     if errors:
         raise errors[0]
     return results
@@ -86,7 +93,7 @@ def effective(results):
 @pytest.mark.parametrize("fault", [*MESSAGE_FAULTS, *OF_SEVERAL])
 def test_a_wrong_message_is_left_out_of_its_round(digits, fault, caplog):
     with caplog.at_level(logging.WARNING):
-        results = together(digits, trained, {WHEN: fault}, policy="carry-on", patience=10.0)
+        results = together(digits, trained, {WHEN: fault}, policy="carry-on", patience=LONG)
     real = effective(results)
     torch.testing.assert_close(torch.stack([W.sum(1) for W in real]), torch.ones(ROUNDS, NODES, dtype=torch.float64))
     others = [W[:3, 3] for W in real]
@@ -103,7 +110,7 @@ def test_a_wrong_message_is_left_out_of_its_round(digits, fault, caplog):
 
 
 def test_one_participant_with_nan_costs_the_others_of_its_process_nothing(digits, caplog):
-    results = together(digits, trained, {WHEN: "NaN"}, liar=0, policy="carry-on", patience=10.0)
+    results = together(digits, trained, {WHEN: "NaN"}, liar=0, policy="carry-on", patience=LONG)
     real = effective(results)
     for k in (2, 3):
         torch.testing.assert_close(real[WHEN][k], torch.tensor([1, 0, 1, 1], dtype=torch.float64) / 3)
@@ -114,7 +121,7 @@ def test_one_participant_with_nan_costs_the_others_of_its_process_nothing(digits
     said = "process 0 did not send all its parameters of round 2: it sent numbers of participant 1 that are NaN"
     assert any(message.startswith(said) for message in caplog.messages)
     with pytest.raises(PeerError, match="it sent numbers of participant 1 that are NaN or infinite"):
-        together(digits, trained, {WHEN: "NaN"}, liar=0, policy="stop", patience=10.0)
+        together(digits, trained, {WHEN: "NaN"}, liar=0, policy="stop", patience=LONG)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +135,7 @@ def test_one_participant_with_nan_costs_the_others_of_its_process_nothing(digits
 )
 def test_where_it_stops_it_says_who_and_why(digits, fault, said):
     with pytest.raises(PeerError, match=r"process \d did not send its parameters of round") as caught:
-        together(digits, trained, {WHEN: fault}, policy="stop", patience=10.0)
+        together(digits, trained, {WHEN: fault}, policy="stop", patience=LONG)
     assert said in str(caught.value)
     assert "still running" not in str(caught.value)
 
@@ -165,7 +172,7 @@ def test_adjoints_follow_what_was_really_mixed(digits):
         return rounds, adjoint
 
     missed = set()
-    results = together(digits, work, {1: "NaN"}, policy="carry-on", patience=10.0)
+    results = together(digits, work, {1: "NaN"}, policy="carry-on", patience=LONG)
     # and no adjoint is missing: who was not heard is told so
     assert missed == {"it sent numbers of participant 3 that are NaN or infinite"}
     rounds = replayed(digits, effective(results))
