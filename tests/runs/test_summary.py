@@ -226,9 +226,12 @@ def test_shares_that_do_not_add_up_are_called_so(change, warning):
     text = told(summarise(scores, 3, training_change=change, asked={"points": "4"}))
     uncovered = (
         ". The 95 % intervals of shares, and of payments made from them, show only how much shares vary between "
-        "rounds; they do not include this error"
+        "rounds; they do not include this error, which may be larger for a single participant"
     )
-    advice = ". Use more points: --points 8 --overwrite" if "parts of a whole" in warning else ""
+    advice = (
+        ". Use more points: cascadice influence RUN --kind whole-run-shares --points 8 --overwrite. If that brings the "
+        "sum no closer, training is too rough for shares: lower the learning rate"
+    ) * ("parts of a whole" in warning)
     rest = warning + uncovered + advice if warning else ""
     assert f"shares sum to -0.5000; training changed the loss by {change:+.4f}{rest}\n" in text
 

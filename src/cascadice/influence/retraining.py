@@ -30,7 +30,7 @@ from cascadice.influence.checks import check_samples_are_separate
 from cascadice.influence.weighted_run import focus, models_to_measure, weighted_losses
 
 MEMORY = 2**32
-"""Most bytes that networks trained side by side should take."""
+"""Most bytes that networks trained side by side should take on a CPU; on a GPU it is a quarter of its memory."""
 MOST = 256
 """Most networks to train side by side."""
 
@@ -102,7 +102,7 @@ def retrain(
         updates: Weights of everyone's updates, a row for each network to train; 0 leaves a participant out.
         samples: Weights of the training samples, a row for each network; 0 leaves a sample out.
         on: The final models to measure: "all", weighted by q; "average", the average model; or a participant's number.
-        together: How many networks to train side by side; defaults to as many as fit in `MEMORY`, by
+        together: How many networks to train side by side; defaults to as many as fit in memory, by
             a forecast of their parameters, optimizer states, activations and joint W; at most `MOST`.
         names: What to call each network in errors; defaults to "retrained network 3".
         trained: Called with the number of networks trained so far, each time some are done.
@@ -144,13 +144,15 @@ def retrain(
 
 
 def side_by_side(network: Network) -> int:
-    """How many networks like this one to train at a time: as many as fit in `MEMORY`."""
+    """How many networks like this one to train at a time: as many as fit in `MEMORY`, or in a quarter of a GPU."""
     if network.groups or network.uneven:
         return 1
+    gpu = network.device.type == "cuda"
+    most = torch.cuda.get_device_properties(network.device).total_memory // 4 if gpu else MEMORY
     once, everybody = bytes_of(network.initial), network.initial.theta.nbytes
     each = once + 2 * (once + everybody) + bytes_of_step(network)  # what they begin with, two rounds, and a step
     link = 8 + network.initial.theta.element_size()  # in the joint W, which is dense, and its copy for the models
-    fits = (count for count in range(MOST, 1, -1) if count * each + (count * network.nodes) ** 2 * link <= MEMORY)
+    fits = (count for count in range(MOST, 1, -1) if count * each + (count * network.nodes) ** 2 * link <= most)
     return next(fits, 1)
 
 

@@ -197,6 +197,7 @@ class Playable:
     length: int  # how many rounds to keep at a time; the same after a restart, so that the checkpoints fit
     exchange: Exchange | None = None
     world: World = ONE_PROCESS
+    lost: int | None = None  # the first round that is missing though all were to be recorded
 
     def before_and_after(
         self, evaluation: Evaluation, on: str | int = "all", trained: float | None = None,
@@ -257,7 +258,7 @@ def playable(run: Recording) -> Playable:
         if not torch.equal(then.batch, now.batch) or not torch.allclose(rate, planned):
             found = f"its settings give other batches or learning rates for round {t} than its recording"
             raise ValueError(f"{folder} cannot be trained again: {found}. Train it with --record all.")
-    return Playable(run.fingerprint, network, rounds, None, length)
+    return Playable(run.fingerprint, network, rounds, None, length, lost=missing if config.record == "all" else None)
 
 
 def results_folder(run: Path, name: str, out: Folder | None, written: Sequence[str], overwrite: bool) -> Path:

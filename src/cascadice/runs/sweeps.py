@@ -249,6 +249,8 @@ def forecast(played: Playable, question: Question, to_play: int, to_score: int) 
     cost = max(1, round((to_play + 2 * to_score) / rounds))
     kept = f"{bytes_kept(played.network, rounds, played.length) / 2**20:,.0f} MiB of rounds kept"
     source = kept if to_play else "from the recording"
+    if played.lost is not None:
+        source += f" (the recording lacks round {played.lost}, so the run is trained again)"
     return f"whole-run influence of {rounds} rounds at α = {alphas}: about {cost} training{'s' * (cost > 1)}, {source}"
 
 

@@ -13,8 +13,9 @@ from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, cle
 FAR, NEAR = 0.1, 0.01  # of what training changed: shares that miss more are not its parts; less is not worth a word
 UNCOVERED = (
     "The 95 % intervals of shares, and of payments made from them, show only how much shares vary between rounds; they "
-    "do not include this error"
+    "do not include this error, which may be larger for a single participant"
 )
+ROUGH = "If that brings the sum no closer, training is too rough for shares: lower the learning rate"
 PLANNED = "planned"  # in the note of a table that is not finished: how many rounds it will have
 NOT_FINAL = "These sums do not tell who contributed to the final models. For that, use --kind whole-run."
 SIGNS = "Negative lowered the loss (helped), positive raised it (harmed)"
@@ -174,7 +175,8 @@ def adding_up(summary: InfluenceSummary) -> str:
     if shares is None or change is None or np.isnan(shares).any():
         return ""
     points = 2 * int(summary.asked.get("points", POINTS))
-    return sum_in_words(float(shares.sum()), change, f"Use more points: --points {points} --overwrite", summary.cause)
+    command = f"cascadice influence RUN --kind whole-run-shares --points {points} --overwrite"
+    return sum_in_words(float(shares.sum()), change, f"Use more points: {command}", summary.cause)
 
 
 def sum_in_words(total: float, change: float, advice: str, cause: str = "training") -> str:
@@ -187,7 +189,7 @@ def sum_in_words(total: float, change: float, advice: str, cause: str = "trainin
         missed = f"miss what {cause} changed by {100 * error / abs(change):.0f} %"
     if error <= FAR * abs(change):
         return f"{sums}. The shares {missed}. {UNCOVERED}"
-    return f"{sums}. The shares {missed}: do not read them as parts of a whole. {UNCOVERED}. {advice}"
+    return f"{sums}. The shares {missed}: do not read them as parts of a whole. {UNCOVERED}. {advice}. {ROUGH}"
 
 
 def unfinished(note: Mapping[str, object], there: int) -> str:

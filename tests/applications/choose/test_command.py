@@ -292,8 +292,18 @@ def test_by_contribution_it_says_what_intervals_leave_out(choose, short, tmp_pat
     said = json.loads((tmp_path / "out" / "contribution.json").read_text())["findings"][-1]
     assert said in out
     assert "The shares miss what training changed by 20 %: do not read them as parts of a whole. The 95 %" in said
-    more = f"cascadice influence RUN --kind whole-run-shares{'' if on is None else ' --on 2'} --points 6."
-    assert said.endswith(f"they do not include this error. More points bring them closer: {more}")
+    assert ", which may be larger for a single participant. Use more points: --points 6 --overwrite. If that" in said
+    assert said.endswith("training is too rough for shares: lower the learning rate.")
+
+
+def test_by_contribution_more_points_are_used_if_asked_for(choose, short, tmp_path):
+    """As it advises where shares do not add up."""
+    results = []
+    for points in (1, 4):
+        choose("--by", "contribution", "--points", str(points), "--overwrite", run=short)
+        results.append(json.loads((tmp_path / "out" / "contribution.json").read_text()))
+    assert [each["points"] for each in results] == [1, 4]
+    assert abs(results[1]["gap"]) < abs(results[0]["gap"])
 
 
 def test_nothing_recorded(choose, tmp_path, undrawn):

@@ -21,6 +21,7 @@ from cascadice.applications.writer import (
 )
 from cascadice.engine.parts import numbered
 from cascadice.influence.uncertainty import bounds_of_totals, plus_minus, signs
+from cascadice.influence.whole_run_shares import POINTS
 from cascadice.runs.distributed import together
 from cascadice.runs.distributed.processes import World
 from cascadice.runs.flags import open_from
@@ -76,7 +77,8 @@ def _run(args: argparse.Namespace, world: World) -> None:
     if args.on is not None and not 0 <= args.on < (nodes := recording.network.whole):
         raise ValueError(f"--on must be a participant, from 0 to {nodes - 1}; found {args.on}.")
     writer = open_writer(args, recording, "contribution")
-    question = Question(("whole-run-shares",), on="all" if args.on is None else args.on)
+    points = POINTS if args.points is None else args.points
+    question = Question(("whole-run-shares",), points=points, on="all" if args.on is None else args.on)
     with resumable(), world.exchange(recording.network) as exchange:
         run = replace(together.in_step(world, playable(recording)), exchange=exchange)
         swept = sweep_run(run, question, writer.folder, writer.console)
@@ -143,9 +145,8 @@ def _sentences(results: Json) -> Iterator[str]:
         yield f"Its own data accounts for {100 * part:.1f} % of what training did to its loss."
     if rows[0][2] is None or np.isnan(rows[0][2]):
         yield ONE_ROUND
-    on_one = "" if on is None else f" --on {on}"
-    more = f"cascadice influence RUN --kind whole-run-shares{on_one} --points {2 * results['points']}"
-    sums = sum_in_words(results["total"], change, f"More points bring them closer: {more}")
+    more = f"--points {2 * results['points']} --overwrite"
+    sums = sum_in_words(results["total"], change, f"Use more points: {more}")
     yield (
         f"Training took the loss of {models} from {results['untrained']:.4f} to {results['trained']:.4f}. With "
         f"{results['points']} points, {sums}."

@@ -73,8 +73,9 @@ def run(args: argparse.Namespace) -> None:
     if lookup({"exchange": False, "contribution": True}, args.by, "criterion"):
         by_contribution.run(args)
         return
-    if args.on is not None:
-        raise ValueError("--on is for contributions. Use --by contribution, or leave it out.")
+    for flag, given in {"--on": args.on, "--points": args.points}.items():
+        if given is not None:
+            raise ValueError(f"{flag} is for contributions. Use --by contribution, or leave it out.")
     if args.degree is not None and args.degree < 1:
         raise ValueError(f"--degree must be at least 1; found {args.degree}.")
     run_in_processes(args, "choose", _run)

@@ -16,6 +16,7 @@ from cascadice.runs.distributed.processes import World
 from cascadice.runs.question import Question, evaluate_on_first
 from cascadice.runs.recording import Playable
 from cascadice.runs.sweeps import SHARES, remove_sweeps, sweep_run
+from cascadice.runs.words import ROUGH
 
 WHOLE_RUN = "whole-run-shares"
 
@@ -105,6 +106,7 @@ def _effect(job: Job, losses: Sequence[float], own: float, begun: bool) -> Json:
         raise ValueError(
             f"contributions must sum to about what training did to the loss, {change:+.4f}, to pay by them; with "
             f"{points} point{'s' * (points > 1)} they sum to {total:+.4f}. Ask for more: --points {2 * points}"
-            + (" --ledger DIR." if begun else ".")
+            + " --ledger DIR" * begun
+            + f". {ROUGH}."
         )
     return {"untrained": untrained, "trained": trained, "gap": total - trained + untrained, "points": points}

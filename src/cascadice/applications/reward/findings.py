@@ -243,4 +243,4 @@ def _overlapping(payments: Bounds, best: int) -> str:
         return "; with one round there are no intervals, so the order of payments may be noise"
     if others := overlapping(payments, best):
         return f"; its 95 % interval overlaps with {f'those of {others} others' if others > 1 else 'that of another'}"
-    return ", clearly more than anyone else"
+    return "; its 95 % interval overlaps with no other"

@@ -157,7 +157,7 @@ def explain_points(sections: Sequence[Json]) -> None:
         each = ", ".join(f"{section['name']} with {section['points']}" for section in used)
         used[0]["findings"].append(
             f"The sums of shares on this page differ, because they were computed with different --points: {each}. More "
-            "points bring them closer to each other and to what training changed."
+            "points usually bring them closer to each other and to what training changed."
         )
 
 
