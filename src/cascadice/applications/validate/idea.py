@@ -147,7 +147,7 @@ def _predicts(predicted: Tensor, measured: Tensor) -> Prediction:
 
 
 def validate(
-    setting: Setting, *, subsets: int = 48, kinds: Sequence[str] | None = None, leave_one_out: bool = False,
+    setting: Setting, *, subsets: int = 48, kinds: Sequence[str] | str | None = None, leave_one_out: bool = False,
     seed: int = 0,
 ) -> list[Checked]:  # fmt: skip
     """Compare estimates of influence with networks trained on random subsets.
@@ -157,7 +157,7 @@ def validate(
     Args:
         setting: The network, its length, its evaluation, and what subsets keep.
         subsets: How many networks to train.
-        kinds: Names of `ESTIMATES`; by default all usual ones that score what subsets are made of.
+        kinds: Names of `ESTIMATES`, or one; by default all usual ones that score what subsets are made of.
         leave_one_out: Also leave out each participant in turn.
         seed: Seed of the random subsets.
 
@@ -180,21 +180,25 @@ def validate(
 
 
 def make_plan(
-    setting: Setting, subsets: Float[Tensor, "subsets size"], kinds: Sequence[str] | None, leave_one_out: bool
-) -> Plan:
-    """Plan what to compute; ValueError if it cannot be computed."""
+    setting: Setting, subsets: Float[Tensor, "subsets size"], kinds: Sequence[str] | str | None, leave_one_out: bool,
+    kept: Results | None = None,
+) -> Plan:  # fmt: skip
+    """Plan what to compute, and to compare with what is kept of earlier calls; ValueError if it cannot be computed."""
+    kept = kept or {}
     usual = [kind for kind in kinds_of(setting.samples) if ESTIMATES[kind].unasked]
-    names = tuple(dict.fromkeys(usual if kinds is None else kinds))
+    names = usual if kinds is None else [kinds] if isinstance(kinds, str) else list(kinds)
     for name in names:
         check_kind(name, setting.samples)
-    if not names:
-        raise ValueError("there must be at least one estimate to check; found none.")
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"there must be at least one estimate to check, each once; found {', '.join(names) or 'none'}.")
     if leave_one_out and setting.samples:
         raise ValueError(
             f"samples are too many to leave each of {setting.size} out in turn. Leave out participants in turn, or "
             "check random subsets of the samples alone."
         )
-    return Plan(names, subsets, leave_one_out)
+    before = [kind for kind in ESTIMATES if kind in kept]
+    left_out_before = len(kept.get(EACH, ())) == setting.size
+    return Plan(tuple(dict.fromkeys([*names, *before])), subsets, leave_one_out or left_out_before)
 
 
 def steps(setting: Setting, plan: Plan, trained: Trained, results: Results) -> Iterator[str]:
