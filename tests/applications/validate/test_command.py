@@ -1,6 +1,7 @@
 """`cascadice validate` as its user meets it: on the folder of a run that need not be recorded."""
 
 import json
+import re
 from dataclasses import replace
 from math import comb
 
@@ -63,6 +64,7 @@ def test_every_estimate_beside_networks_that_were_trained_again(validate, folder
         row[list(nodes)] = 0
     expected = retrain(network, 6, evaluate_on(network), updates=updates)
     torch.testing.assert_close(torch.tensor(found["retrained"]), expected.float())
+    assert out.count("To compute it: cascadice influence RUN --kind ") == 1
     assert {one["name"] for one in found["estimates"]} >= {"whole-run at 0.6", "whole-run at 1", "truth, 1 hop"}
     ranked = [one["lds"]["spearman"] for one in found["estimates"]]
     assert ranked == sorted(ranked, reverse=True)
@@ -72,7 +74,9 @@ def test_every_estimate_beside_networks_that_were_trained_again(validate, folder
     assert all(sentence in out for sentence in found["findings"])
     assert any(said.startswith("The full run's test accuracy is 0.") for said in found["findings"])
     assert (folder / "validate" / "validate.png").read_bytes().startswith(b"\x89PNG")
-    assert all(len(line) <= 80 for line in out.splitlines() if line.startswith("whole-run"))
+    rows = [line for line in out.splitlines() if line.startswith("whole-run")]
+    assert all(len(line) <= 80 for line in rows)
+    assert all(len(re.findall(r" \(-?\d\.\d\d to -?\d\.\d\d\) ", row)) == 2 for row in rows)  # both correlations
 
 
 def test_its_section_of_the_page(validate, folder, undrawn):

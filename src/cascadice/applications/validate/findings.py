@@ -189,11 +189,11 @@ def _results(
 def _print_estimates(writer: Writer, checked: Sequence[Checked]) -> None:
     rows = [
         [one.name, f"{one.lds.spearman:.2f} ({_interval(one.lds)})", f"{one.lds.pearson:.2f}",
-         one.leaving_out and f"{one.leaving_out.spearman:.2f}", f"{one.trainings:.1f}"]
+         (out := one.leaving_out) and f"{out.spearman:.2f} ({_interval(out)})", f"{one.trainings:.1f}"]
         for one in checked
     ]  # fmt: skip
     columns, rows = _with_values(["estimate", "LDS (95 % interval)", "Pearson", "leave-one-out", "cost"], rows)
-    writer.print_table(columns, rows, right=len(columns) - 1)
+    writer.print_table(columns, rows, right=len(columns) - 1, padding=2)
 
 
 def _with_values(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:

@@ -21,6 +21,7 @@ from cascadice.applications.validate.estimates import (
     Setting,
     check_kind,
     estimate,
+    how_to_compute,
     kinds_of,
     name_of,
     read_scores,
@@ -72,6 +73,7 @@ class Checked(NamedTuple):
         trainings: The cost of the estimate: its time divided by that of one training.
         behind: How much lower its LDS is than that of the best estimate: a 95 % interval, by resampling the same
             subsets for both. None for the best itself.
+        how: How to compute the estimate for itself, if it is one of `ESTIMATES`.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Checked(NamedTuple):
     leaving_out: Prediction | None
     trainings: float
     behind: tuple[float, float] | None = None
+    how: str = ""
 
 
 def train(setting: Setting) -> Trained:
@@ -190,7 +193,8 @@ def make_plan(
     for name in names:
         check_kind(name, setting.samples)
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"there must be at least one estimate to check, each once; found {', '.join(names) or 'none'}.")
+        found = ", ".join(names) or "none"
+        raise ValueError(f"there must be at least one estimate to check, each once; found {found}.")
     if leave_one_out and setting.samples:
         raise ValueError(
             f"samples are too many to leave each of {setting.size} out in turn. Leave out participants in turn, or "
@@ -261,7 +265,7 @@ def compare(setting: Setting, plan: Plan, trained: Trained, results: Results) ->
     left_out = trained.value - results[EACH] if plan.leave_one_out else None
     checked = [
         check(name_of(kind, setting), read_scores(kind, setting, results[kind]), float(results[COST.format(kind)]),
-              plan.subsets, retrained, left_out)
+              plan.subsets, retrained, left_out)._replace(how=how_to_compute(kind, setting))
         for kind in plan.kinds
     ]  # fmt: skip
     return ranked(checked, retrained)
