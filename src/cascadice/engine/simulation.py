@@ -15,6 +15,8 @@ from cascadice.engine.networks import Network, draw, load
 from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import MixingRule, Round, consensus, rows_of
 
+LOWER = "Lower the learning rate, or clip the gradient."
+
 
 class DivergedError(ArithmeticError):
     """A participant's loss is no longer a number. On CUDA this is noticed up to 16 rounds late.
@@ -27,10 +29,7 @@ class DivergedError(ArithmeticError):
         sent: What `node` sent, e.g. "sent parameters of norm 1e30 in round 3, and losses"; "" if its own loss diverged.
     """
 
-    def __init__(
-        self, t: int, node: int, remedy: str = "Lower the learning rate, or clip the gradient.", run: str = "",
-        sent: str = "",
-    ) -> None:  # fmt: skip
+    def __init__(self, t: int, node: int, remedy: str = LOWER, run: str = "", sent: str = "") -> None:
         what = f"participant {node} {sent}" if sent else f"the loss of participant {node}"
         super().__init__(f"{run}{what} became NaN or infinite in round {t}. {remedy}")
         self.t, self.node, self.remedy, self.sent = t, node, remedy, sent
@@ -122,18 +121,25 @@ def _check_finite(network: Network, unchecked: list[tuple[int, Tensor]], norms: 
         if not _has_loss(network, t, node):
             no_loss = "The initial model has no finite loss on this batch either"
             raise DivergedError(t, node, f"{no_loss}: are all its targets ignored, or is there a NaN in the data?")
-        raise _from_outlier(t, norms) or DivergedError(t, node)
+        raise _from_outlier(network, t, norms) or DivergedError(t, node)
     unchecked.clear()
 
 
-def _from_outlier(t: int, norms: dict[int, Tensor]) -> DivergedError | None:
+def remedy_for(network: Network, node: int) -> str:
+    """What to do if this participant sent far larger parameters than the others."""
+    if any(node in fault.nodes for fault in (*network.behaviours, *network.corruptions)):
+        return "Lower its learning rate or the strength of its misbehaviour."
+    return LOWER
+
+
+def _from_outlier(network: Network, t: int, norms: dict[int, Tensor]) -> DivergedError | None:
     """The error to raise if, before round t, somebody sent far larger parameters than the others."""
     for earlier, norm in norms.items():
         median, most = float(norm.nanmedian()), norm.nan_to_num(torch.inf, torch.inf).max(0)
         if earlier < t and float(most.values) > OUTLIER * median:
             sent = f"parameters of norm {float(most.values):.3g} in round {earlier} (the median was {median:.3g})"
-            remedy = "Lower its learning rate or the strength of its misbehaviour."
-            return DivergedError(t, int(most.indices), remedy, sent=f"sent {sent}, and losses")
+            node = int(most.indices)
+            return DivergedError(t, node, remedy_for(network, node), sent=f"sent {sent}, and losses")
     return None
 
 

@@ -20,7 +20,7 @@ from cascadice.data.batches import PADDING
 from cascadice.data.inputs import are_tokens
 from cascadice.engine import DivergedError, Metrics, Network, Participants, Round, consensus, evaluate
 from cascadice.engine.exchange.messages import Messages
-from cascadice.engine.simulation import OUTLIER
+from cascadice.engine.simulation import OUTLIER, remedy_for
 from cascadice.files import locks
 from cascadice.runs import store
 from cascadice.runs.config import Config, to_json
@@ -125,7 +125,8 @@ def check_finite(network: Network, round: Round, test: Metrics | None, distance:
     """Raise DivergedError where batch losses are finite, but not parameters or what is computed from them."""
     after, size = round.after, round.after.theta.abs().amax(1)
     if not bool(size.isfinite().all()):
-        raise _blamed(round) or DivergedError(round.t, int((~size.isfinite()).nonzero()[0]), sent="has parameters that")
+        node = int((~size.isfinite()).nonzero()[0])
+        raise _blamed(network, round) or DivergedError(round.t, node, sent="has parameters that")
     wrong = distance.isinf() & (size == size.max())
     for tensor in after.state.values():
         wrong = wrong | tensor.reshape(len(tensor), -1).isinf().any(1)
@@ -135,18 +136,17 @@ def check_finite(network: Network, round: Round, test: Metrics | None, distance:
     if bool(wrong.any()):
         node = int(wrong.nonzero()[0])
         large = f"has parameters of up to {float(size[node]):.3g}, and what is computed from them"
-        raise _blamed(round) or DivergedError(round.t, node, sent=large)
+        raise _blamed(network, round) or DivergedError(round.t, node, sent=large)
 
 
-def _blamed(round: Round) -> DivergedError | None:
+def _blamed(network: Network, round: Round) -> DivergedError | None:
     """The error to raise if somebody sent far larger parameters than the others, who then have them too."""
     sent = round.half.theta.abs().amax(1).nan_to_num(torch.inf, torch.inf)
-    most, median = sent.max(0), float(sent.median())
-    if not float(most.values) > OUTLIER * median:
+    (most, node), median = sent.max(0), float(sent.median())
+    if not float(most) > OUTLIER * median:
         return None
-    huge = f"sent parameters of up to {float(most.values):.3g} (the median was {median:.3g}), and what is computed from"
-    remedy = "Lower its learning rate or the strength of its misbehaviour."
-    return DivergedError(round.t, int(most.indices), remedy, sent=f"{huge} them")
+    huge = f"sent parameters of up to {float(most):.3g} (the median was {median:.3g}), and what is computed from"
+    return DivergedError(round.t, int(node), remedy_for(network, int(node)), sent=f"{huge} them")
 
 
 def versions() -> dict[str, str]:

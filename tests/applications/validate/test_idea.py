@@ -141,7 +141,7 @@ def test_subsets_that_cannot_be():
         distinct_subsets(4, 0.1, 48)
     with pytest.raises(ValueError, match=r"at least 4 different subsets are needed.*; found 3, of 3 that keep 2 of 3"):
         distinct_subsets(3, 0.67, 48)
-    with pytest.raises(ValueError, match=r"count must be at least 1 subset; found 0"):
+    with pytest.raises(ValueError, match=r"count must be a whole number of subsets, at least 1; found 0"):
         distinct_subsets(4, 0.5, 0)
 
 
@@ -204,6 +204,11 @@ def test_it_is_what_retraining_and_estimates_give(samples):
         assert samples or one.leaving_out == pytest.approx(expected.leaving_out)
         assert one.trainings > 0
     assert name_of("whole-run", here) == "whole-run at 0.5"
+
+
+def test_one_kind_needs_no_list():
+    (found,) = validate(setting(), subsets=4, kinds="whole-run")
+    assert found.name == "whole-run at 0.5"
 
 
 def test_the_best_comes_first_and_what_says_nothing_last():
