@@ -54,6 +54,7 @@ def test_everything_there_is_can_be_listed(cascadice):
         assert name in out
     for name in LISTS:
         assert cascadice("list", name)[1].startswith(name)
+    assert cascadice("list", "estimates")[1].count("only if") == 2
 
 
 def test_help_and_version(capsys):

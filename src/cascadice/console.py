@@ -7,6 +7,8 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from rich import console as rich_console
+from rich.cells import cell_len
+from rich.console import JustifyMethod
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -36,14 +38,25 @@ class Console(rich_console.Console):
     def print_table(
         self, columns: Sequence[str], rows: Iterable[Sequence[Any]], right: int = 0, wrap: str = "", padding: int = 3
     ) -> None:
-        """Print rows; `right` columns after the first are right-aligned, and only the column `wrap` may break lines."""
-        table = Table(box=None, padding=(0, padding, 0, 0))
+        """Print rows; `right` columns after the first are right-aligned, and only the column `wrap` may break lines.
+
+        Lines are longer than the console where the other columns need it: nothing is cut.
+        """
+        cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+        texts = [visible("\n".join(column)) for column in zip(columns, *cells, strict=True)]
+        breaks = [bool(wrap) and column == wrap for column in columns]
+        widest = [max(map(cell_len, text.split("\n"))) for text in texts]
+        words = [max(map(cell_len, text.split()), default=0) for text in texts]
+        least = [words[number] if broken else widest[number] for number, broken in enumerate(breaks)]
+        gaps = padding * (len(columns) - 1)
+        width = gaps + max(sum(least), min(sum(widest), self.width - gaps))
+        table = Table(box=None, padding=(0, padding, 0, 0), pad_edge=False, width=width)
         for number, column in enumerate(columns):
-            no_wrap = not wrap or column != wrap
-            table.add_column(column, justify="right" if 0 < number <= right else "left", no_wrap=no_wrap)
-        for row in rows:
-            table.add_row(*("" if cell is None else str(cell) for cell in row))
-        self.print(table)
+            side: JustifyMethod = "right" if 0 < number <= right else "left"
+            table.add_column(column, justify=side, no_wrap=not breaks[number])
+        for row in cells:
+            table.add_row(*row)
+        self.print(table, crop=False)
 
 
 def say(console: Console, text: str) -> None:

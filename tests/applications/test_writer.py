@@ -51,7 +51,17 @@ def test_only_the_named_column_wraps(writer):
     empty, header, first, second, *_ = writer.console.file.getvalue().splitlines()
     assert (empty, header.split()) == ("", ["participant", "advice"])
     assert first.split()[:3] == ["3", "keep", "in"]
-    assert second.strip() == "which is large"
+    assert second.strip() == "is large"
+
+
+@pytest.mark.parametrize("wrap", ["", "advice"])
+def test_no_table_is_cut_where_the_console_is_too_narrow(writer, wrap):
+    row = ["an estimate with a long name", "0.55 (0.30 to 0.73)", "keep"]
+    writer.print_table(["estimate", "LDS (95 % interval)", "advice"], [row], 1, wrap)
+    *_, header, line = writer.console.file.getvalue().splitlines()
+    assert writer.console.width < len(line)
+    assert " ".join(header.split()) == "estimate LDS (95 % interval) advice"
+    assert " ".join(line.split()) == " ".join(row)
 
 
 def test_a_table_without_rows_is_not_printed(writer):

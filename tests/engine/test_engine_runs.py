@@ -135,6 +135,7 @@ def test_divergence_names_who_sent_what_the_others_diverged_by(blame):
     ) as caught:
         last(make(mixing="ring", nodes=5, **blame), 12, window=0)
     assert caught.value.node == 2
+    assert ("or the strength of its misbehaviour." in str(caught.value)) == ("lr" not in blame)
     assert "in that network, participant 1 sent" in str(caught.value.within("in that network, ", 1))
 
 

@@ -1,6 +1,7 @@
 """Networks trained again without participants or samples, and how well scores predict them."""
 
 from itertools import pairwise
+from math import inf, nan
 
 import pytest
 import torch
@@ -150,6 +151,12 @@ def test_random_subsets_keep_a_part():
     for keep in (0.0, 1.0, 0.01, 0.99):
         with pytest.raises(ValueError, match="keep some"):
             random_subsets(10, keep, 3)
+    for keep, found in (("a", "'a'"), (nan, "nan"), (inf, "inf"), (None, "None")):
+        with pytest.raises(TypeError, match=f"keep must be a number, the fraction .*; found {found}"):
+            random_subsets(10, keep, 3)
+    for count, found in ((0, "0"), (2.5, "2.5"), ("3", "'3'")):
+        with pytest.raises(ValueError, match=f"count must be a whole number of subsets, at least 1; found {found}"):
+            random_subsets(10, 0.5, count)
 
 
 def test_bad_input(unchecked):
@@ -173,6 +180,14 @@ def test_bad_input(unchecked):
     for rounds, found in ((0, "0"), (simulate(network, 2), "generator")):
         with pytest.raises(ValueError, match=f"the number of rounds to train, at least 1; found {found}"):
             retrain(network, rounds, evaluation, updates=torch.ones(1, NODES))
+    for together in (0, -1, 1.5):
+        with pytest.raises(ValueError, match=f"networks to train side by side, at least 1; found {together}"):
+            retrain(network, 2, evaluation, updates=torch.ones(1, NODES), together=together)
+    with pytest.raises(TypeError, match=r"updates must be a tensor; found list. Use torch.tensor\(updates\)"):
+        retrain(network, 2, evaluation, updates=[[1] * NODES])
+    alone = small(mixing=torch.ones(1, 1), init="shared", q=None)
+    with pytest.raises(ValueError, match="at least 2 participants to leave one out; found 1"):
+        leave_one_out(alone, 2, evaluate_on(alone))
 
 
 def test_scores_subsets_and_losses_must_fit(unchecked):

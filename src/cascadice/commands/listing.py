@@ -44,6 +44,12 @@ def _topologies() -> Mapping[str, str]:
     return {name: t.description + options[name] for name, t in TOPOLOGIES.items()}
 
 
+def _estimates() -> Mapping[str, str]:
+    from cascadice.applications.validate.estimates import ESTIMATES
+
+    return {name: kind.description + " (only if named)" * (not kind.unasked) for name, kind in ESTIMATES.items()}
+
+
 LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "recipes": lambda: {name: describe(name) for name in RECIPES},
     "topologies": _topologies,
@@ -68,5 +74,5 @@ LISTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "contributions": partial(_entries, "applications.reward.contributions", "CONTRIBUTIONS"),
     "payouts": partial(_entries, "applications.reward.payouts", "PAYOUT_RULES"),
     "levels": partial(_entries, "applications.forget.idea", "LEVELS"),
-    "estimates": partial(_entries, "applications.validate.estimates", "ESTIMATES"),
+    "estimates": _estimates,
 }

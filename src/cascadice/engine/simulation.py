@@ -15,6 +15,8 @@ from cascadice.engine.networks import Network, draw, load
 from cascadice.engine.operator import Operator
 from cascadice.engine.rounds import MixingRule, Round, consensus, rows_of
 
+LOWER = "Lower the learning rate, or clip the gradient."
+
 
 class DivergedError(ArithmeticError):
     """A participant's loss is no longer a number. On CUDA this is noticed up to 16 rounds late.
@@ -27,10 +29,7 @@ class DivergedError(ArithmeticError):
         sent: What `node` sent, e.g. "sent parameters of norm 1e30 in round 3, and losses"; "" if its own loss diverged.
     """
 
-    def __init__(
-        self, t: int, node: int, remedy: str = "Lower the learning rate, or clip the gradient.", run: str = "",
-        sent: str = "",
-    ) -> None:  # fmt: skip
+    def __init__(self, t: int, node: int, remedy: str = LOWER, run: str = "", sent: str = "") -> None:
         what = f"participant {node} {sent}" if sent else f"the loss of participant {node}"
         super().__init__(f"{run}{what} became NaN or infinite in round {t}. {remedy}")
         self.t, self.node, self.remedy, self.sent = t, node, remedy, sent
@@ -124,19 +123,21 @@ def _check_finite(network: Network, unchecked: list[tuple[int, Tensor]], norms: 
             raise DivergedError(t, node, f"{no_loss}: are all its targets ignored, or is there a NaN in the data?")
         for earlier, norm in norms.items():
             sent = f"sent parameters of norm {{}} in round {earlier} (the median was {{}}), and losses"
-            if earlier < t and (error := from_outlier(t, norm, sent)):
+            if earlier < t and (error := from_outlier(network, t, norm, sent)):
                 raise error
         raise DivergedError(t, node)
     unchecked.clear()
 
 
-def from_outlier(t: int, size: Tensor, sent: str) -> DivergedError | None:
+def from_outlier(network: Network, t: int, size: Tensor, sent: str) -> DivergedError | None:
     """The error to raise if somebody sent far larger parameters than the others; `sent` has {} for size and median."""
     median, most = float(size.nanmedian()), size.nan_to_num(torch.inf, torch.inf).max(0)
     if not float(most.values) > OUTLIER * median:
         return None
-    remedy = "Lower its learning rate or the strength of its misbehaviour."
-    return DivergedError(t, int(most.indices), remedy, sent=sent.format(f"{float(most.values):.3g}", f"{median:.3g}"))
+    node, remedy = int(most.indices), LOWER
+    if any(node in fault.nodes for fault in (*network.behaviours, *network.corruptions)):
+        remedy = "Lower its learning rate or the strength of its misbehaviour."
+    return DivergedError(t, node, remedy, sent=sent.format(f"{float(most.values):.3g}", f"{median:.3g}"))
 
 
 def _has_loss(network: Network, t: int, k: int) -> bool:

@@ -7,7 +7,8 @@ The linear datamodeling score (LDS; Ilyas et al. 2022, Park et al. 2023) is thei
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import comb
+from math import comb, isfinite
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import torch
@@ -27,6 +28,7 @@ from cascadice.engine.step_memory import bytes_of_step
 from cascadice.engine.weighting import with_weights
 from cascadice.influence.agreement import agreement, resampled_rank_correlations
 from cascadice.influence.checks import check_samples_are_separate
+from cascadice.influence.retraining_checks import check_count, count_networks
 from cascadice.influence.weighted_run import focus, models_to_measure, weighted_losses
 
 MEMORY = 2**32
@@ -48,20 +50,23 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
         A row for each subset: 1 for those in it, 0 for the others.
 
     Raises:
-        ValueError: If a subset would keep none or all of them, or `count` is less than 1.
+        ValueError: If a subset would keep none or all of them, or `count` is no whole number from 1.
+        TypeError: If `keep` is no number.
 
     Example:
         >>> random_subsets(4, keep=0.5, count=2)
         tensor([[0., 1., 1., 0.],
                 [0., 1., 0., 1.]], dtype=torch.float64)
     """
+    if not isinstance(keep, Real) or not isfinite(keep):
+        raise TypeError(f"keep must be a number, the fraction of them in each subset; found {keep!r}.")
     kept = round(keep * size)
     if not 0 < kept < size:
         found = f"the fraction {keep:g} of {size} keeps {'all of them' if kept >= size else 'none'}"
         advice = f"Keep a fraction from {1 / size:g} to {1 - 1 / size:g}." if size > 1 else "There must be at least 2."
         raise ValueError(f"each subset must keep some and leave some out; {found}. {advice}")
-    if count < 1:
-        raise ValueError(f"count must be at least 1 subset; found {count}.")
+    if not isinstance(count, Integral) or count < 1:
+        raise ValueError(f"count must be a whole number of subsets, at least 1; found {count!r}.")
     generator = seeds.generator(seed, "subsets", size, kept)
     chosen: dict[tuple[int, ...], None] = {}
     while len(chosen) < min(count, comb(size, kept)):
@@ -112,16 +117,17 @@ def retrain(
 
     Raises:
         ValueError: If weights have the wrong shape, or leave a network nothing to train on.
+        TypeError: If weights are no tensors.
         DivergedError: If one of the networks diverges.
 
     Example:
         >>> retrain(network, 100, evaluate_on(network), updates=without_each(network.nodes))
     """
     check_asked(network, evaluation)
-    if not isinstance(rounds, int) or rounds < 1:
-        given = rounds if isinstance(rounds, int | float) else type(rounds).__name__
-        raise ValueError(f"rounds must be the number of rounds to train, at least 1; found {given}.")
-    total = _count_networks(network, updates, samples)
+    check_count(rounds, "rounds must be the number of rounds to train")
+    if together is not None:
+        check_count(together, "together must be the number of networks to train side by side")
+    total = count_networks(network, updates, samples)
     if names is not None and len(names) != total:
         raise ValueError(f"there must be a name for each of {total} networks; found {len(names)}.")
     names = names or [f"retrained network {i}" for i in range(total)]
@@ -154,31 +160,6 @@ def side_by_side(network: Network) -> int:
     link = 8 + network.initial.theta.element_size()  # in the joint W, which is dense, and its copy for the models
     fits = (count for count in range(MOST, 1, -1) if count * each + (count * network.nodes) ** 2 * link <= most)
     return next(fits, 1)
-
-
-def _count_networks(network: Network, updates: Tensor | None, samples: Tensor | None) -> int:
-    """How many networks to train; raise ValueError if weights are malformed or leave one nothing to train on."""
-    counts = []
-    of_samples = ("samples", samples, len(network.data.train), "training samples")
-    for name, weights, size, what in (("updates", updates, network.nodes, "participants"), of_samples):
-        if weights is None:
-            continue
-        if weights.dim() != 2 or weights.shape[1] != size:
-            raise ValueError(
-                f"{name} must have a row for each network and a column for each of {size} {what}; found shape "
-                f"{list(weights.shape)}. Use weights[None] for one network."
-            )
-        counts.append(len(weights))
-        if not bool((weights.isfinite() & (weights >= 0)).all()):
-            raise ValueError(f"weights of {name} must be at least 0 and finite; found {float(weights.min()):g}.")
-        if idle := (~weights.any(1)).nonzero().flatten().tolist() if len(weights) else [0]:
-            raise ValueError(f"every network must have something to train on; row {idle[0]} of {name} leaves nothing.")
-    if not counts:
-        raise ValueError("retrain needs weights: updates, samples or both; found neither.")
-    if len(set(counts)) > 1:
-        found = " and ".join(map(str, counts))
-        raise ValueError(f"updates and samples must have a row for each network; found {found} rows.")
-    return counts[0]
 
 
 def _train_side_by_side(
@@ -298,12 +279,16 @@ def leave_one_out(
         A value for each participant; negative helped.
 
     Raises:
+        ValueError: If there is only one participant.
         DivergedError: If one of the networks diverges.
 
     Example:
         >>> leave_one_out(network, 100, evaluate_on(network))
     """
     check_asked(network, evaluation)
+    if network.nodes < 2:
+        how = "To leave out samples, use retrain(samples=...)"
+        raise ValueError(f"there must be at least 2 participants to leave one out; found {network.nodes}. {how}.")
     rows = torch.cat([torch.ones(1, network.nodes, dtype=torch.float64), without_each(network.nodes)])
     names = ["the network with everybody", *(f"the network without participant {j}" for j in range(network.nodes))]
     values = retrain(network, rounds, evaluation, updates=rows, on=on, names=names, trained=trained)

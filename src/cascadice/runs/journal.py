@@ -125,7 +125,8 @@ def check_finite(network: Network, round: Round, test: Metrics | None, distance:
     """Raise DivergedError where batch losses are finite, but not parameters or what is computed from them."""
     after, size = round.after, round.after.theta.abs().amax(1)
     if not bool(size.isfinite().all()):
-        raise _blamed(round) or DivergedError(round.t, int((~size.isfinite()).nonzero()[0]), sent="has parameters that")
+        node = int((~size.isfinite()).nonzero()[0])
+        raise _blamed(network, round) or DivergedError(round.t, node, sent="has parameters that")
     wrong = distance.isinf() & (size == size.max())
     for tensor in after.state.values():
         wrong = wrong | tensor.reshape(len(tensor), -1).isinf().any(1)
@@ -135,14 +136,14 @@ def check_finite(network: Network, round: Round, test: Metrics | None, distance:
     if bool(wrong.any()):
         node = int(wrong.nonzero()[0])
         large = f"has parameters of up to {float(size[node]):.3g}, and what is computed from them"
-        raise _blamed(round) or DivergedError(round.t, node, sent=large)
+        raise _blamed(network, round) or DivergedError(round.t, node, sent=large)
 
 
-def _blamed(round: Round) -> DivergedError | None:
+def _blamed(network: Network, round: Round) -> DivergedError | None:
     """The error to raise if somebody sent far larger parameters than the others, who then have them too."""
     size = round.half.theta.abs().amax(1).nan_to_num(torch.inf, torch.inf)
     sent = "sent parameters of up to {} (the median was {}), and what is computed from them"
-    return from_outlier(round.t, size, sent)
+    return from_outlier(network, round.t, size, sent)
 
 
 def versions() -> dict[str, str]:

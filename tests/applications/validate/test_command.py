@@ -1,6 +1,7 @@
 """`cascadice validate` as its user meets it: on the folder of a run that need not be recorded."""
 
 import json
+import re
 from dataclasses import replace
 from math import comb
 
@@ -63,6 +64,7 @@ def test_every_estimate_beside_networks_that_were_trained_again(validate, folder
         row[list(nodes)] = 0
     expected = retrain(network, 6, evaluate_on(network), updates=updates)
     torch.testing.assert_close(torch.tensor(found["retrained"]), expected.float())
+    assert out.count("To compute it: cascadice influence RUN --kind ") == 1
     assert {one["name"] for one in found["estimates"]} >= {"whole-run at 0.6", "whole-run at 1", "truth, 1 hop"}
     ranked = [one["lds"]["spearman"] for one in found["estimates"]]
     assert ranked == sorted(ranked, reverse=True)
@@ -72,7 +74,9 @@ def test_every_estimate_beside_networks_that_were_trained_again(validate, folder
     assert all(sentence in out for sentence in found["findings"])
     assert any(said.startswith("The full run's test accuracy is 0.") for said in found["findings"])
     assert (folder / "validate" / "validate.png").read_bytes().startswith(b"\x89PNG")
-    assert all(len(line) <= 80 for line in out.splitlines() if line.startswith("whole-run"))
+    rows = [line for line in out.splitlines() if line.startswith("whole-run")]
+    assert all(len(line) <= 80 for line in rows)
+    assert all(len(re.findall(r" \(-?\d\.\d\d to -?\d\.\d\d\) ", row)) == 2 for row in rows)  # both correlations
 
 
 def test_its_section_of_the_page(validate, folder, undrawn):
@@ -146,6 +150,21 @@ def test_results_are_added_to_and_of_other_settings_refused(validate, folder, un
     assert "validate.json already exists. Replace it with --overwrite" in error
 
 
+def test_a_second_call_compares_with_what_the_first_one_kept(validate, undrawn, monkeypatch):
+    arguments = ["--subsets", "8", "--keep", "0.6", "--leave-one-out", "--kinds"]
+    _, _, _, first = validate(*arguments, "whole-run,first-order,whole-run-at-0.5")
+    monkeypatch.setattr(idea, "retrain", None)  # nothing is trained again
+    code, out, _, found = validate(*FEW, "--kinds", "truth")
+    assert code == 0
+    assert "4 estimates, with those of earlier calls: about" in out
+    names = {one["name"] for one in found["estimates"]}
+    assert names == {one["name"] for one in first["estimates"]} | {"truth, 1 hop"}
+    for one in first["estimates"]:  # but for the best, which may be another now
+        (same,) = (other for other in found["estimates"] if other["name"] == one["name"])
+        assert {**same, "behind": None} == {**one, "behind": None}
+    assert (found["retrained"], found["leave_one_out"]) == (first["retrained"], first["leave_one_out"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -157,6 +176,7 @@ def test_results_are_added_to_and_of_other_settings_refused(validate, folder, un
         (["--eval-samples", "0"], "--eval-samples must be at least 1; found 0."),
         (["--eval-samples", "9999"], "--eval-samples must be at most 355, the number of test samples; found 9999."),
         (["--of", "sample"], "unknown thing to leave out 'sample'. Did you mean 'samples'?"),
+        (["--kinds", "truth,truth"], "at least one estimate to check, each once; found truth, truth."),
         (["--kinds", "truht"], "unknown estimate 'truht'. Did you mean 'truth'?"),
         (["--of", "samples", "--kinds", "truth"], "the estimate 'truth' scores participants only."),
         (["--of", "samples", "--leave-one-out"], "samples are too many to leave each of 1442 out in turn."),

@@ -10,7 +10,14 @@ from influence.cases import NODES, small
 from cascadice import seeds
 from cascadice.applications.validate import idea
 from cascadice.applications.validate.advice import advise, trust
-from cascadice.applications.validate.estimates import ESTIMATES, Setting, estimate, kinds_of, name_of
+from cascadice.applications.validate.estimates import (
+    ESTIMATES,
+    Setting,
+    estimate,
+    how_to_compute,
+    kinds_of,
+    name_of,
+)
 from cascadice.applications.validate.findings import forecast
 from cascadice.applications.validate.idea import (
     EACH,
@@ -26,12 +33,14 @@ from cascadice.applications.validate.idea import (
     train,
     validate,
 )
+from cascadice.cli import _parser
 from cascadice.engine import DivergedError, simulate
-from cascadice.influence import agreement, evaluate_on, first_order, shares, shares_of_samples, truth
+from cascadice.influence import agreement, by_class, evaluate_on, first_order, shares, shares_of_samples, truth
 from cascadice.influence.by_class import whole_run_by_class
 from cascadice.influence.retraining import Prediction, leave_one_out, paired_advantage, retrain, without_each
 from cascadice.influence.whole_run import whole_run
 from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
+from cascadice.runs.flags import question_from
 
 ROUNDS, SAMPLES = 6, 48
 
@@ -132,7 +141,7 @@ def test_subsets_that_cannot_be():
         distinct_subsets(4, 0.1, 48)
     with pytest.raises(ValueError, match=r"at least 4 different subsets are needed.*; found 3, of 3 that keep 2 of 3"):
         distinct_subsets(3, 0.67, 48)
-    with pytest.raises(ValueError, match=r"count must be at least 1 subset; found 0"):
+    with pytest.raises(ValueError, match=r"count must be a whole number of subsets, at least 1; found 0"):
         distinct_subsets(4, 0.5, 0)
 
 
@@ -154,6 +163,30 @@ def test_scores_that_are_right_have_an_lds_of_one():
 
 
 @pytest.mark.parametrize("samples", [False, True])
+@pytest.mark.parametrize("kind", [kind for kind in ESTIMATES if kind != "whole-run-by-class"])
+def test_the_command_named_for_an_estimate_asks_for_it(kind, samples):
+    here = setting(samples=samples, rounds=60)  # of which every second is scored
+    start, *flags = how_to_compute(kind, here).removeprefix("cascadice ").split()
+    question = question_from(_parser().parse_args([start, *flags]))
+    assert question.samples == samples
+    if question.final:
+        assert question.at == {"whole-run": here.part, "whole-run-at-0.5": 0.5}.get(kind, 1)
+        assert kind.startswith(question.kinds)
+    else:
+        assert (question.kinds, question.hops, question.every) == ((kind,), 4 if kind == "shares" else 1, here.every)
+
+
+def test_it_says_how_to_compute_an_estimate_if_it_can_be_trusted():
+    here = setting(keep=0.8)
+    assert how_to_compute("whole-run", here) == "cascadice influence RUN --kind whole-run --at 0.75"
+    assert how_to_compute("whole-run-by-class", here).startswith(f"{by_class.__name__}.{whole_run_by_class.__name__}(")
+    quality = "accuracy", torch.tensor([0.9])
+    for low, said in ((0.5, ["To compute it: this."]), (-0.1, []), (nan, [])):
+        (one,) = [checked("a", 0.8, low, 0.9)._replace(how="this")]
+        assert list(advise([one], here, 0.3, torch.tensor([0.3, 0.4]), quality))[1:-2] == said
+
+
+@pytest.mark.parametrize("samples", [False, True])
 def test_it_is_what_retraining_and_estimates_give(samples):
     here = setting(samples=samples)
     kinds = ["first-order", "whole-run"]
@@ -171,6 +204,11 @@ def test_it_is_what_retraining_and_estimates_give(samples):
         assert samples or one.leaving_out == pytest.approx(expected.leaving_out)
         assert one.trainings > 0
     assert name_of("whole-run", here) == "whole-run at 0.5"
+
+
+def test_one_kind_needs_no_list():
+    (found,) = validate(setting(), subsets=4, kinds="whole-run")
+    assert found.name == "whole-run at 0.5"
 
 
 def test_the_best_comes_first_and_what_says_nothing_last():

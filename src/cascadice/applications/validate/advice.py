@@ -21,6 +21,8 @@ def advise(
     models and has its value for each.
     """
     yield trust(checked)
+    if checked[0].how and checked[0].lds.low > 0:
+        yield f"To compute it: {checked[0].how}."
     yield from _comparable(checked)
     if useless := [one for one in checked[1:] if one.lds.low <= 0 <= one.lds.high or isnan(one.lds.spearman)]:
         yield f"No better than guessing, as far as these subsets show: {_listed(useless)}."

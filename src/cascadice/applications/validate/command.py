@@ -14,7 +14,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--keep", type=float, default=0.8, metavar="X", help="the fraction that each subset keeps [0.8]"
     )
     parser.add_argument("--of", default="participants", metavar="WHAT", help="participants or samples [participants]")
-    text = "estimates to check, any of `cascadice list estimates`, separated by commas (all)"
+    text = "estimates to check, any of `cascadice list estimates`, separated by commas (all but those only if named)"
     parser.add_argument("--kinds", metavar="KINDS", help=text)
     text = "also train without each participant in turn"
     parser.add_argument("--leave-one-out", action="store_true", help=text)

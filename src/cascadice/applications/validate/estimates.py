@@ -16,6 +16,7 @@ from cascadice.names import lookup
 
 SCORED = 32  # rounds scored by estimates that look at single rounds; of longer runs, every N-th round
 FEW_HOPS = 4
+COMMAND = "cascadice influence RUN --kind "
 
 
 class Setting(NamedTuple):
@@ -70,6 +71,8 @@ class Kind(NamedTuple):
     scores: Callable[[Setting], Tensor]
     name: str
     description: str
+    how: str
+    """How to compute it for itself, where RUN is the run's folder."""
     trainings: int
     """About the least that it costs, for a forecast."""
     scoring: int = 0
@@ -102,37 +105,42 @@ def _summed(setting: Setting, kind: str, hops: int) -> Tensor:
 ESTIMATES: Mapping[str, Kind] = {
     "whole-run": Kind(
         lambda setting: _over_run(setting, whole_run, at=setting.part), "whole-run at {part:.3g}",
-        "how the final models' loss changes with its weight, at the fraction that subsets keep", 3,
+        "how the final models' loss changes with its weight, at the fraction that subsets keep (`influence --kind "
+        "whole-run` is at 1, unless given --at)", COMMAND + "whole-run --at {part:g}", 3,
     ),
     "whole-run-at-1": Kind(
         lambda setting: _over_run(setting, whole_run), "whole-run at 1",
-        "how the final models' loss changes with its weight, in the run as it was", 3,
+        "how the final models' loss changes with its weight, in the run as it was", COMMAND + "whole-run", 3,
     ),
     "whole-run-at-0.5": Kind(
         lambda setting: _over_run(setting, whole_run, at=0.5), "whole-run at 0.5",
-        "how the final models' loss changes with its weight, in a smoother run: that at half the learning rate", 3,
-        unasked=False,
+        "how the final models' loss changes with its weight, in a smoother run: that at half the learning rate",
+        COMMAND + "whole-run --at 0.5", 3, unasked=False,
     ),
     "whole-run-by-class": Kind(
         lambda setting: whole_run_by_class(*setting[:3], at=setting.part).packed, "whole-run at {part:.3g}, by class",
-        "the same for each class of the test data: better where many leave who hold different classes; costs two "
-        "trainings a class", 22, of_samples=False, unasked=False, by_class=True,
+        "as whole-run, for each class of the test data: better where participants hold different classes and many are "
+        "left out; costs two trainings a class",
+        "cascadice.influence.by_class.whole_run_by_class(…, at={part:g}) in Python", 22,
+        of_samples=False, unasked=False, by_class=True,
     ),
     "whole-run-shares": Kind(
         lambda setting: _over_run(setting, whole_run_shares), "whole-run shares",
-        "its share of what training as a whole did to the final models", 10,
+        "its share of what training as a whole did to the final models", COMMAND + "whole-run-shares", 10,
     ),
     "first-order": Kind(
         lambda setting: _summed(setting, "first-order", 1), "first order, 1 hop",
-        "DICE-E one hop, summed over rounds", 1, scoring=4,
+        "DICE-E one hop, summed over rounds", COMMAND + "first-order --hops 1", 1, scoring=4,
     ),
     "truth": Kind(
         lambda setting: _summed(setting, "truth", 1), "truth, 1 hop",
-        "what each update really did within one hop, by replay, summed over rounds", 1, scoring=12, of_samples=False,
+        "what each update really did within one hop, by replay, summed over rounds", COMMAND + "truth --hops 1", 1,
+        scoring=12, of_samples=False,
     ),
     "shares": Kind(
         lambda setting: _summed(setting, "shares", FEW_HOPS), f"shares, {FEW_HOPS} hops",
-        f"its share of what each round achieved within {FEW_HOPS} hops, summed over rounds", 1, scoring=40,
+        f"its share of what each round achieved within {FEW_HOPS} hops, summed over rounds",
+        f"{COMMAND}shares --hops {FEW_HOPS}", 1, scoring=40,
     ),
 }  # fmt: skip
 
@@ -145,6 +153,12 @@ def kinds_of(samples: bool) -> list[str]:
 def name_of(kind: str, setting: Setting) -> str:
     """The name of the estimate in tables and pictures."""
     return ESTIMATES[kind].name.format(part=setting.part)
+
+
+def how_to_compute(kind: str, setting: Setting) -> str:
+    """The command, or the function of the library, that gives the scores of this estimate."""
+    every = f" --every {setting.every}" if ESTIMATES[kind].scoring and setting.every > 1 else ""
+    return ESTIMATES[kind].how.format(part=setting.part) + every + " --samples" * setting.samples
 
 
 def estimate(kind: str, setting: Setting) -> Float[Tensor, " size"] | Float[Tensor, "classes columns"]:

@@ -46,24 +46,23 @@ def run(args: argparse.Namespace) -> None:
     """Run `cascadice validate` with these flags."""
     _check_flags(args)
     recording, setting = _open(args)
-    kinds = None if args.kinds is None else [kind.strip() for kind in args.kinds.split(",")]
-    subsets = idea.distinct_subsets(setting.size, args.keep, args.subsets, args.seed)
-    plan = idea.make_plan(setting, subsets, kinds, args.leave_one_out)
+    note = _note(recording, setting, args.seed)
+    results = _read_saved(Path(args.out or recording.folder / "validate"), note, args.overwrite)
+    plan = _plan(args, setting, results)
     count = sum(map(len, plan.networks.values()))
     parts = of_retraining(setting.network, setting.rounds, len(setting.evaluation.y), count)
     memory.check("validation", parts, setting.network.device)
-    note = _note(recording, setting, args.seed)
-    results = _read_saved(Path(args.out or recording.folder / "validate"), note, args.overwrite)
     args.overwrite |= bool(results)  # the saved results have these settings, and more are added to them
     writer = open_writer(args, recording, "validate", SAVED)
     least = forecast(setting, plan, results)
     trainings = f"{least} to {2 * least} trainings" if least > 1 else "1 training"
     networks = f"{count} networks of {setting.rounds} rounds"
     estimates = f"{len(plan.kinds)} estimate{'s' * (len(plan.kinds) > 1)}"
+    kept = ", with those of earlier calls" if results else ""
     many = "all " * (len(plan.subsets) < args.subsets) + str(len(plan.subsets))
     writer.print(
         f"Training on {many} subsets that keep {setting.in_words} ({setting.part:.3g}).",
-        f"{networks}, {estimates}: about {trainings} to do.",
+        f"{networks}, {estimates}{kept}: about {trainings} to do.",
     )
     trained = idea.train(setting)
     minutes = max(trained.seconds * least / 60, 0.1)
@@ -103,6 +102,14 @@ def _open(args: argparse.Namespace) -> tuple[Recording, Setting]:
     run, least = playable(recording), min(len(network.data.test), EVAL_SAMPLES)
     evaluation = evaluate_on_first(least if args.eval_samples is None else args.eval_samples, run.network)
     return recording, Setting(run.network, run.rounds, evaluation, args.keep, args.of == "samples")
+
+
+def _plan(args: argparse.Namespace, setting: Setting, kept: Results) -> Plan:
+    """What these flags ask for, and what is kept of earlier calls: all is compared on the same subsets."""
+    kinds = None if args.kinds is None else [kind.strip() for kind in args.kinds.split(",")]
+    count = max(args.subsets, len(kept.get(idea.SUBSETS, ())))
+    subsets = idea.distinct_subsets(setting.size, args.keep, count, args.seed)
+    return idea.make_plan(setting, subsets, kinds, args.leave_one_out, kept)
 
 
 def _note(recording: Recording, setting: Setting, seed: int) -> dict[str, str]:
@@ -182,11 +189,11 @@ def _results(
 def _print_estimates(writer: Writer, checked: Sequence[Checked]) -> None:
     rows = [
         [one.name, f"{one.lds.spearman:.2f} ({_interval(one.lds)})", f"{one.lds.pearson:.2f}",
-         one.leaving_out and f"{one.leaving_out.spearman:.2f}", f"{one.trainings:.1f}"]
+         (out := one.leaving_out) and f"{out.spearman:.2f} ({_interval(out)})", f"{one.trainings:.1f}"]
         for one in checked
     ]  # fmt: skip
     columns, rows = _with_values(["estimate", "LDS (95 % interval)", "Pearson", "leave-one-out", "cost"], rows)
-    writer.print_table(columns, rows, right=len(columns) - 1)
+    writer.print_table(columns, rows, right=len(columns) - 1, padding=2)
 
 
 def _with_values(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:

@@ -21,6 +21,7 @@ from cascadice.applications.validate.estimates import (
     Setting,
     check_kind,
     estimate,
+    how_to_compute,
     kinds_of,
     name_of,
     read_scores,
@@ -72,6 +73,7 @@ class Checked(NamedTuple):
         trainings: The cost of the estimate: its time divided by that of one training.
         behind: How much lower its LDS is than that of the best estimate: a 95 % interval, by resampling the same
             subsets for both. None for the best itself.
+        how: How to compute the estimate for itself, if it is one of `ESTIMATES`.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Checked(NamedTuple):
     leaving_out: Prediction | None
     trainings: float
     behind: tuple[float, float] | None = None
+    how: str = ""
 
 
 def train(setting: Setting) -> Trained:
@@ -147,7 +150,7 @@ def _predicts(predicted: Tensor, measured: Tensor) -> Prediction:
 
 
 def validate(
-    setting: Setting, *, subsets: int = 48, kinds: Sequence[str] | None = None, leave_one_out: bool = False,
+    setting: Setting, *, subsets: int = 48, kinds: Sequence[str] | str | None = None, leave_one_out: bool = False,
     seed: int = 0,
 ) -> list[Checked]:  # fmt: skip
     """Compare estimates of influence with networks trained on random subsets.
@@ -157,7 +160,7 @@ def validate(
     Args:
         setting: The network, its length, its evaluation, and what subsets keep.
         subsets: How many networks to train.
-        kinds: Names of `ESTIMATES`; by default all usual ones that score what subsets are made of.
+        kinds: Names of `ESTIMATES`, or one; by default all usual ones that score what subsets are made of.
         leave_one_out: Also leave out each participant in turn.
         seed: Seed of the random subsets.
 
@@ -180,21 +183,26 @@ def validate(
 
 
 def make_plan(
-    setting: Setting, subsets: Float[Tensor, "subsets size"], kinds: Sequence[str] | None, leave_one_out: bool
-) -> Plan:
-    """Plan what to compute; ValueError if it cannot be computed."""
+    setting: Setting, subsets: Float[Tensor, "subsets size"], kinds: Sequence[str] | str | None, leave_one_out: bool,
+    kept: Results | None = None,
+) -> Plan:  # fmt: skip
+    """Plan what to compute, and to compare with what is kept of earlier calls; ValueError if it cannot be computed."""
+    kept = kept or {}
     usual = [kind for kind in kinds_of(setting.samples) if ESTIMATES[kind].unasked]
-    names = tuple(dict.fromkeys(usual if kinds is None else kinds))
+    names = usual if kinds is None else [kinds] if isinstance(kinds, str) else list(kinds)
     for name in names:
         check_kind(name, setting.samples)
-    if not names:
-        raise ValueError("there must be at least one estimate to check; found none.")
+    if not names or len(set(names)) < len(names):
+        found = ", ".join(names) or "none"
+        raise ValueError(f"there must be at least one estimate to check, each once; found {found}.")
     if leave_one_out and setting.samples:
         raise ValueError(
             f"samples are too many to leave each of {setting.size} out in turn. Leave out participants in turn, or "
             "check random subsets of the samples alone."
         )
-    return Plan(names, subsets, leave_one_out)
+    before = [kind for kind in ESTIMATES if kind in kept]
+    left_out_before = len(kept.get(EACH, ())) == setting.size
+    return Plan(tuple(dict.fromkeys([*names, *before])), subsets, leave_one_out or left_out_before)
 
 
 def steps(setting: Setting, plan: Plan, trained: Trained, results: Results) -> Iterator[str]:
@@ -257,7 +265,7 @@ def compare(setting: Setting, plan: Plan, trained: Trained, results: Results) ->
     left_out = trained.value - results[EACH] if plan.leave_one_out else None
     checked = [
         check(name_of(kind, setting), read_scores(kind, setting, results[kind]), float(results[COST.format(kind)]),
-              plan.subsets, retrained, left_out)
+              plan.subsets, retrained, left_out)._replace(how=how_to_compute(kind, setting))
         for kind in plan.kinds
     ]  # fmt: skip
     return ranked(checked, retrained)

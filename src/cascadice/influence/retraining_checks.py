@@ -1,0 +1,39 @@
+"""Checks before networks are trained again: how many there are, and the weights that each is trained with."""
+
+from torch import Tensor
+
+from cascadice.engine.networks import Network
+
+
+def check_count(count: int, what: str) -> None:
+    """Raise ValueError unless this is a whole number from 1."""
+    if not isinstance(count, int) or count < 1:
+        given = count if isinstance(count, int | float) else type(count).__name__
+        raise ValueError(f"{what}, at least 1; found {given}.")
+
+
+def count_networks(network: Network, updates: Tensor | None, samples: Tensor | None) -> int:
+    """How many networks to train; raise ValueError if weights are malformed or leave one nothing to train on."""
+    counts = []
+    of_samples = ("samples", samples, len(network.data.train), "training samples")
+    for name, weights, size, what in (("updates", updates, network.nodes, "participants"), of_samples):
+        if weights is None:
+            continue
+        if not isinstance(weights, Tensor):
+            raise TypeError(f"{name} must be a tensor; found {type(weights).__name__}. Use torch.tensor({name}).")
+        if weights.dim() != 2 or weights.shape[1] != size:
+            raise ValueError(
+                f"{name} must have a row for each network and a column for each of {size} {what}; found shape "
+                f"{list(weights.shape)}. Use weights[None] for one network."
+            )
+        counts.append(len(weights))
+        if not bool((weights.isfinite() & (weights >= 0)).all()):
+            raise ValueError(f"weights of {name} must be at least 0 and finite; found {float(weights.min()):g}.")
+        if idle := (~weights.any(1)).nonzero().flatten().tolist() if len(weights) else [0]:
+            raise ValueError(f"every network must have something to train on; row {idle[0]} of {name} leaves nothing.")
+    if not counts:
+        raise ValueError("retrain needs weights: updates, samples or both; found neither.")
+    if len(set(counts)) > 1:
+        found = " and ".join(map(str, counts))
+        raise ValueError(f"updates and samples must have a row for each network; found {found} rows.")
+    return counts[0]
