@@ -8,6 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 import cascadice as cd
+from cascadice.influence.tables import concatenate, table_of_participants
 from cascadice.influence.whole_run_shares import measured_at
 from cascadice.runs.score_table import ScoreTable
 from cascadice.runs.scores import Scores
@@ -99,12 +100,13 @@ def test_samples_have_a_table_of_their_own(network, rounds):
 def test_what_is_within_noise_is_neither_help_nor_harm():
     updates = np.array([[-1.0, 1.0, 0.5], [-1.1, 1.2, -0.6], [-0.9, 1.1, 0.4], [-1.0, 0.9, -0.2]])
     from cascadice.runs.scores import _scores
-    from cascadice.runs.summary import InfluenceSummary
+    from cascadice.runs.summary import summarise
 
     class Bare:
         data = None
 
-    summary = InfluenceSummary((0, 1, 2, 3), {"whole-run": updates}, {}, {}, {}, {}, {})
+    tables = [table_of_participants("whole-run", t, torch.from_numpy(row)) for t, row in enumerate(updates)]
+    summary = summarise(concatenate(tables), 3)
     table = _scores(summary, "whole-run", "", Bare()).participants
     assert list(table["participant"]) == [0, 2, 1]
     assert list(table["verdict"]) == ["helped", "within noise", "harmed"]

@@ -45,7 +45,7 @@ class Weights(NamedTuple):
     samples: Alphas = ()  # α_i [rows, steps, batch]: the weight of a sample's term in the gradient
 
 
-ALL = Weights()
+UNWEIGHTED = Weights()
 
 
 class LocalInputs(NamedTuple):

@@ -34,7 +34,7 @@ from cascadice.engine.fast.runner import Rows, Runner
 from cascadice.engine.fast.strategies import STRATEGIES, choose
 from cascadice.engine.fast.tape import Layers
 from cascadice.engine.learner import Participants
-from cascadice.engine.networks import ALL, Network, Nodes, Weights, draws_within_round
+from cascadice.engine.networks import UNWEIGHTED, Network, Nodes, Weights, draws_within_round
 from cascadice.engine.optimizer_checks import check_differentiable
 from cascadice.engine.rounds import Adjoint, Draw, MixingRule, Perturbation, Pulled, Round, Tangent, difference, rows_of
 
@@ -78,7 +78,7 @@ class Operator:
     # apply
 
     def apply(
-        self, drawn: Draw, before: Participants, weights: Weights = ALL, *, rule: MixingRule | None = None,
+        self, drawn: Draw, before: Participants, weights: Weights = UNWEIGHTED, *, rule: MixingRule | None = None,
         strategy: str | None = None, layers: Layers | None = None, buffers: RoundBuffers | None = None,
     ) -> Round:  # fmt: skip
         """One round of everybody: a pure function of what was drawn and of the participants before it.
@@ -100,7 +100,7 @@ class Operator:
         return round_._replace(draw=round_.draw._replace(W=self._exchange.mixed(round_)), after=after)
 
     def work(
-        self, drawn: Draw, before: Participants, nodes: Nodes = None, weights: Weights = ALL, **how: Any
+        self, drawn: Draw, before: Participants, nodes: Nodes = None, weights: Weights = UNWEIGHTED, **how: Any
     ) -> tuple[Participants, Tensor, Any]:
         """Local work and send: what these rows send, their training losses and their tapes."""
         half, loss, tape = self._runner.work(Rows(drawn, before, nodes, weights.samples), **how)
@@ -162,8 +162,8 @@ class Operator:
         return tangent._replace(theta=change.theta, state=change.state)
 
     def push_rows(
-        self, drawn: Draw, before: Participants, tangent: Tangent, nodes: Nodes = None, weights: Weights = ALL,
-        moving: Weights = ALL,
+        self, drawn: Draw, before: Participants, tangent: Tangent, nodes: Nodes = None, weights: Weights = UNWEIGHTED,
+        moving: Weights = UNWEIGHTED,
     ) -> tuple[Participants, Tangent]:  # fmt: skip
         """What these rows send, and its derivative along a change of (θ, state) and, if `moving`, of their weights."""
         self._check_differentiable()
@@ -194,7 +194,7 @@ class Operator:
 
     def pull_rows(
         self, drawn: Draw, before: Participants, sent: Participants, adjoint: Adjoint, nodes: Nodes = None,
-        weights: Weights = ALL, *, scores: bool, through: bool = True, out: Tensor | None = None,
+        weights: Weights = UNWEIGHTED, *, scores: bool, through: bool = True, out: Tensor | None = None,
     ) -> tuple[Adjoint, Float[Tensor, " rows"], Float[Tensor, "rows samples"]]:  # fmt: skip
         """`push_rows` transposed: from the adjoint of what these rows `sent` to that of what they had before.
 

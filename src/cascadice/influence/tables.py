@@ -255,14 +255,16 @@ def write_part(folder: Folder, table: Table, number: int, note: Mapping[str, str
     files.remove_drafts(Path(folder))
     if not (path := Path(folder) / NOTE).exists():
         files.write_json(path, note)
-    elif (settings := read_note(folder)) != dict(note):
-        differs = next(name for name in (*note, *settings) if note.get(name) != settings.get(name))
-        raise ValueError(
-            f"{folder} holds influence with other settings: {differs} is {settings.get(differs)!r} there, "
-            f"{note.get(differs)!r} here. Use another folder."
-        )
+    elif differs := difference(read_note(folder), note):
+        raise ValueError(f"{folder} holds influence with other settings: {differs}. Use another folder.")
     with files.replacing(Path(folder) / f"part-{number:08d}.parquet", durable=False) as draft:
         parquet.write_table(table.to_arrow(), draft)
+
+
+def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """The first setting in which two notes differ, `hops is '1' there, '2' here`; "" if none does."""
+    names = (name for name in (*here, *there) if there.get(name) != here.get(name))
+    return next((f"{name} is {there.get(name)!r} there, {here.get(name)!r} here" for name in names), "")
 
 
 def parts(folder: Folder) -> dict[int, Path]:

@@ -10,7 +10,7 @@ from cascadice import files
 from cascadice.engine import Evaluation, Network, evaluate_on
 from cascadice.influence.estimators import ESTIMATORS, PAIRS, WHOLE_RUN_KINDS
 from cascadice.influence.quadrature import weighted_points
-from cascadice.influence.tables import NOTE, parts, read_note
+from cascadice.influence.tables import NOTE, difference, parts, read_note
 from cascadice.influence.weighted_run import focus
 from cascadice.influence.whole_run_shares import POINTS
 from cascadice.names import lookup
@@ -169,9 +169,7 @@ def check_note(out: Path, note: dict[str, str], overwrite: bool) -> dict[str, st
     existing = {name: value for name, value in read_note(out).items() if name != PLANNED}
     files.check_format(out / NOTE, existing.get("format", FORMAT), FORMAT)
     usual = _in_words(Question(tuple(note["kinds"].split(", ")))) | {"format": FORMAT}
-    for name in (*note, *existing):
-        there, here = (given.get(name, usual.get(name)) for given in (existing, note))
-        if there != here:
-            found = f"{out} holds influence with other settings: {name} is {there!r} there, {here!r} here"
-            raise ValueError(f"{found}. Choose another folder with --out, or replace it with --overwrite.")
+    if differs := difference(usual | existing, {**note, **usual, **note}):  # in the order of the note
+        remedy = "Choose another folder with --out, or replace it with --overwrite."
+        raise ValueError(f"{out} holds influence with other settings: {differs}. {remedy}")
     return existing

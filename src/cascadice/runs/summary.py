@@ -55,15 +55,6 @@ class SampleScore(NamedTuple):
         return "helped" if self.high < 0 else "harmed" if self.low > 0 else "within noise"
 
 
-class ProcessResults(NamedTuple):
-    """Results of all processes, for a summary whose tables are those of one process."""
-
-    totals: dict[str, Numbers]
-    """kind -> [n, 3]: each participant's total, and the ends of its 95 % interval"""
-    verdicts: dict[str, dict[str, int]]
-    """kind -> how many samples clearly helped, harmed, are within noise, or were used once"""
-
-
 class InfluenceSummary(NamedTuple):
     """Sums and means over the rounds of a table of influence. Negative values helped: they lowered the loss.
 
@@ -73,6 +64,10 @@ class InfluenceSummary(NamedTuple):
     rounds: tuple[int, ...]
     updates: dict[str, Numbers]
     """kind -> [rounds, n]: the influence of each update on everyone, over all hops; NaN where it was not computed"""
+    participants: dict[str, Numbers]
+    """kind -> [n]: the influence of each participant's updates, summed over rounds"""
+    bounds: dict[str, Bounds]
+    """kind -> the 95 % interval of each participant's total, from how much it varies between rounds"""
     by_hop: dict[str, Numbers]
     """kind -> [hops + 1]: mean absolute influence of an update on everyone it reached, hop by hop"""
     matrix: dict[str, Numbers]
@@ -81,9 +76,11 @@ class InfluenceSummary(NamedTuple):
     """estimator -> how close it is to the truth, update by update"""
     samples: dict[str, tuple[SampleScore, ...]]
     """kind -> samples, the most helpful first"""
+    verdicts: dict[str, Counter[str]]
+    """kind -> how many samples have each verdict"""
     sample_agreements: dict[str, Agreement]
     test_results: tuple[EvaluationResult, ...] = ()
-    injected: dict[int, str] = {}
+    injected: Mapping[int, str] = {}
     """participant -> the faults it was given, which no estimator knows"""
     training_change: float | None = None
     """what training did to the final models' loss, which whole-run shares divide"""
@@ -91,29 +88,6 @@ class InfluenceSummary(NamedTuple):
     """whether training depended on the size of gradients; else scores of samples predict little"""
     asked: Mapping[str, str] = {}
     """the note beside the table: what was asked, without settings at their defaults"""
-    told: ProcessResults | None = None
-    """of several processes, for the console"""
-
-    @property
-    def participants(self) -> dict[str, Numbers]:
-        """kind -> [n]: the influence of each participant's updates, summed over rounds."""
-        if self.told is not None:
-            return {kind: totals[:, 0] for kind, totals in self.told.totals.items()}
-        return {kind: value.sum(0) for kind, value in self.updates.items()}
-
-    @property
-    def bounds(self) -> dict[str, Bounds]:
-        """kind -> the 95 % interval of each participant's total, from how much it varies between rounds."""
-        if self.told is not None:
-            return {kind: Bounds(totals[:, 1], totals[:, 2]) for kind, totals in self.told.totals.items()}
-        return {kind: bounds_of_totals(value) for kind, value in self.updates.items()}
-
-    @property
-    def verdicts(self) -> dict[str, dict[str, int]]:
-        """kind -> how many samples have each verdict."""
-        if self.told is not None:
-            return self.told.verdicts
-        return {kind: Counter(one.verdict for one in scores) for kind, scores in self.samples.items()}
 
     @property
     def whole_run(self) -> bool:
@@ -148,13 +122,17 @@ def summarise(
     whole = table.sample == ALL
     updates = {kind: _updates(rows, rounds, nodes) for kind, rows in _by_kind(table, whole).items()}
     cascades, samples = _by_kind(table, whole & (table.hop != ALL)), _by_kind(table, ~whole)
+    scores = {kind: _sample_scores(rows) for kind, rows in samples.items()}
     return InfluenceSummary(
         rounds,
         updates,
+        {kind: value.sum(0) for kind, value in updates.items()},
+        {kind: bounds_of_totals(value) for kind, value in updates.items()},
         {kind: _by_hop(rows, nodes) for kind, rows in cascades.items()},
         {kind: _matrix(rows, nodes) for kind, rows in cascades.items()},
         _agreements({kind: value.ravel() for kind, value in updates.items()}),
-        {kind: _sample_scores(rows) for kind, rows in samples.items()},
+        scores,
+        {kind: Counter(one.verdict for one in each) for kind, each in scores.items()},
         _agreements({kind: rows.value for kind, rows in samples.items()}),  # each kind has the same rows
         tests,
         injected or {},

@@ -149,10 +149,8 @@ def sweep_run(played: Playable, question: Question, folder: Path, console: Conso
     another run or another question are discarded.
     """
     _begin(folder, question_note(question, played.fingerprint, played.rounds), console)
-    evaluation, sweeps = (
-        evaluate_on_first(question.eval_samples, played.network),
-        _open_sweeps(played, question, folder),
-    )
+    evaluation = evaluate_on_first(question.eval_samples, played.network)
+    sweeps = _open_sweeps(played, question, folder)
     to_score = sum(scores.unscored(played.rounds) for scores in sweeps.values())
     to_play = sum(_to_play(played, at, scores) for at, scores in sweeps.items())
     if "whole-run-shares" in question.kinds:  # whose sum is compared with f(1) − f(0)

@@ -11,7 +11,8 @@ from torch.testing import assert_close
 from cascadice import files
 from cascadice.applications.reward import ledger as ledgers
 from cascadice.applications.reward.contributions import Entry
-from cascadice.applications.reward.ledger import ALL, CHAIN, by_round, enter, ledger_note, read_ledger, totals
+from cascadice.applications.reward.ledger import CHAIN, by_round, enter, ledger_note, read_ledger, totals
+from cascadice.influence.tables import ALL
 
 NOTE = {"run": "cafe", "kind": "shares, 1 hop"}
 

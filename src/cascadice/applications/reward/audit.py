@@ -16,7 +16,7 @@ from cascadice.engine.parts import numbered
 from cascadice.runs import store
 from cascadice.runs.folder import CHAIN, read_manifest
 
-TERMS = ("budget", "floor", "clawback", "payments", "rounds", "seal", "ledger")
+REQUIRED = ("budget", "floor", "clawback", "payments", "rounds", "seal", "ledger")
 FIRST_RULE = "proportional"  # the only rule of version 0.1.0, which did not save its name
 PAY_AGAIN = "Pay again, with cascadice reward --overwrite."
 REDO = "--overwrite --ledger DIR, where DIR is a new folder"  # one ledger is for one length of the run
@@ -58,7 +58,7 @@ def _later(kind: str, paid: list[int], run: Path) -> list[str]:
 
 def ledger_of(results: Json, folder: Path) -> Ledger:
     """The ledger from which payments in a folder were computed; ValueError if it is not named or not there."""
-    if missing := [name for name in TERMS if name not in results]:
+    if missing := [name for name in REQUIRED if name not in results]:
         raise ValueError(f"the payments cannot be computed again: it does not say {', '.join(missing)}. {PAY_AGAIN}")
     named = Path(str(results["ledger"]))
     beside = folder.parent / named.name  # first, because this run may be a copy of the one that was paid for

@@ -14,11 +14,11 @@ from cascadice.influence import by_participant, by_sample, full_horizon, whole_r
 from cascadice.influence.checks import check_recording
 from cascadice.influence.readings import samples_of
 from cascadice.influence.shares import mean_adjoint
+from cascadice.influence.tables import ALL
 from cascadice.influence.weighted_run import Rounds
 from cascadice.influence.whole_run import WholeRun
 from cascadice.influence.whole_run_shares import POINTS
 
-ALL = -1  # the "sample" of a row about a whole update
 DTYPES = {"round": np.int32, "participant": np.int32, "sample": np.int64, "value": np.float64}
 Columns = dict[str, NDArray[Any]]
 

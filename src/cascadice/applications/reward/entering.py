@@ -18,7 +18,7 @@ from cascadice.runs.recording import Playable
 from cascadice.runs.sweeps import SHARES, remove_sweeps, sweep_run
 from cascadice.runs.words import ROUGH
 
-WHOLE_RUN = "whole-run-shares"
+WHOLE_RUN_SHARES = "whole-run-shares"
 
 
 class Job(NamedTuple):
@@ -62,7 +62,7 @@ def _of_whole_run(job: Job, run: Playable, entered: set[int]) -> tuple[Iterable[
     missing, args = set(range(run.rounds)) - entered, job.args
     if not missing:
         return [], 0, ()
-    question = Question((WHOLE_RUN,), points=args.points, samples=args.samples, eval_samples=args.eval_samples)
+    question = Question((WHOLE_RUN_SHARES,), points=args.points, samples=args.samples, eval_samples=args.eval_samples)
     swept = sweep_run(run, question, job.writer.folder, job.writer.console)
     shares = swept.scores[SHARES]
     _effect(job, swept.losses, float(shares.by_round.sum()), begun=bool(entered))

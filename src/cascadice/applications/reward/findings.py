@@ -13,7 +13,7 @@ from cascadice.applications.plain import Json
 from cascadice.applications.reward.audit import REDO, audit, check_weights
 from cascadice.applications.reward.charts import charts
 from cascadice.applications.reward.contributions import CONTRIBUTIONS
-from cascadice.applications.reward.entering import WHOLE_RUN, Job, enter_missing, training_effect
+from cascadice.applications.reward.entering import WHOLE_RUN_SHARES, Job, enter_missing, training_effect
 from cascadice.applications.reward.ledger import Ledger, by_round, check_free, ledger_note, read_ledger, totals
 from cascadice.applications.reward.payouts import PAYOUT_RULES, Terms, check_terms, credit_bounds, pay, payment_bounds
 from cascadice.applications.reward.seals import TERMS_SEAL, check_sealed, read_key, signature, terms_signature
@@ -32,7 +32,7 @@ from cascadice.runs.summary import injected_faults
 from cascadice.runs.words import sum_in_words
 
 HOPS = 4
-FLAGS = {"points": WHOLE_RUN, "hops": "shares", "every": "shares"}  # the kind of contribution that each is for
+FLAGS = {"points": WHOLE_RUN_SHARES, "hops": "shares", "every": "shares"}  # the kind of contribution that each is for
 SHOWN = 10  # payments on the console
 COLUMNS = ("participant", "payment", "95 % interval", "credit", "helped by", "harmed by", "injected")
 
@@ -90,11 +90,11 @@ def _run(args: argparse.Namespace, world: World) -> None:
     """Enter what the ledger lacks, and pay. Each of several processes does so for its own participants."""
     folder = together.places(world, args.run, args.ledger, "ledger")[1]
     begun = (folder / CHAIN).exists()
-    args.kind = args.kind or (ledger_note(folder)["kind"].partition(",")[0] if begun else WHOLE_RUN)
+    args.kind = args.kind or (ledger_note(folder)["kind"].partition(",")[0] if begun else WHOLE_RUN_SHARES)
     _check_flags(args)
     args.points, args.hops, args.every = args.points or POINTS, args.hops or HOPS, args.every or 1
     together.agree(world, "reward", {"--kind": args.kind}, args.overwrite)
-    recording = open_from(args, world, recorded=args.kind != WHOLE_RUN)
+    recording = open_from(args, world, recorded=args.kind != WHOLE_RUN_SHARES)
     check_terms(recording.network.whole, args.budget, args.floor, args.clawback, args.payout)
     note = _note(args, recording)
     if not begun:
@@ -104,7 +104,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
         check_sealed(ledger, key)
     writer = open_writer(args, recording, "reward")
     with world.exchange(recording.network) as exchange:
-        played = together.in_step(world, playable(recording)) if args.kind == WHOLE_RUN else None
+        played = together.in_step(world, playable(recording)) if args.kind == WHOLE_RUN_SHARES else None
         job = Job(args, writer, world, exchange, None if played is None else replace(played, exchange=exchange))
         losses = enter_missing(job, ledger, folder, note, None if key is None else partial(signature, key))
         ledger = read_ledger(folder, note)
@@ -134,10 +134,10 @@ def _check_flags(args: argparse.Namespace) -> None:
 def _note(args: argparse.Namespace, recording: Recording) -> dict[str, str]:
     """What the ledger describes. Effects on the final models change when the run is continued, so they name its end."""
     check_eval_samples(args.eval_samples, recording.network)
-    last = playable(recording).rounds - 1 if args.kind == WHOLE_RUN else recording.round_numbers[-1]
+    last = playable(recording).rounds - 1 if args.kind == WHOLE_RUN_SHARES else recording.round_numbers[-1]
     end = f"to the end of round {last}"
     kinds = {
-        WHOLE_RUN: f"{args.points} point{'s' * (args.points > 1)}, {end}",
+        WHOLE_RUN_SHARES: f"{args.points} point{'s' * (args.points > 1)}, {end}",
         "shares": f"{args.hops} hop{'s' * (args.hops > 1)}",
         "horizon": end,
     }

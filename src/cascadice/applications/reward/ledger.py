@@ -21,10 +21,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cascadice import files
-from cascadice.applications.reward.contributions import ALL, DTYPES, Columns, Entry, columns_of
+from cascadice.applications.reward.contributions import DTYPES, Columns, Entry, columns_of
 from cascadice.files import checksums, jsonl
 from cascadice.files.digests import check_ordinary
 from cascadice.files.locks import LOCK
+from cascadice.influence.tables import ALL
 from cascadice.names import lookup
 from cascadice.runs.folder import CHAIN, locked_for_writing
 

@@ -11,7 +11,7 @@ from cascadice.files.digests import check_ordinary
 from cascadice.runs.folder import CHAIN
 
 FEWEST_BYTES = 16
-TERMS = ("run", "budget", "floor", "clawback", "payout", "seal", "others", "others_weight")
+SEALED = ("run", "budget", "floor", "clawback", "payout", "seal", "others", "others_weight")
 TERMS_SEAL = "terms_hmac"  # in reward.json
 MAKE_ONE = "Make one with: openssl rand -hex 32 > FILE"
 
@@ -37,7 +37,7 @@ def signature(key: bytes, seal: str) -> str:
 
 def terms_signature(key: bytes, results: Json) -> str:
     """HMAC-SHA-256 of the terms of payments and the seal of their ledger, which together determine the payments."""
-    terms = json.dumps({name: results.get(name) for name in TERMS}, sort_keys=True)
+    terms = json.dumps({name: results.get(name) for name in SEALED}, sort_keys=True)
     return hmac.new(key, f"cascadice payments {terms}".encode(), "sha256").hexdigest()
 
 

@@ -17,6 +17,7 @@ from cascadice.console import track
 from cascadice.engine import evaluate
 from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.influence.retraining import Prediction
+from cascadice.influence.tables import difference
 from cascadice.names import lookup
 from cascadice.runs import memory, store
 from cascadice.runs.flags import DIFFERENT
@@ -129,12 +130,9 @@ def _read_saved(folder: Path, note: Mapping[str, str], overwrite: bool) -> Resul
     if overwrite or not (folder / SAVED).exists():
         return {}
     results, there = read_tensors(folder / SAVED, None)
-    for name, here in note.items():
-        if there.get(name) != here:
-            raise ValueError(
-                f"{folder} holds results of other settings: {name} is {there.get(name)!r} there, {here!r} here. Choose "
-                "another folder with --out, or replace them with --overwrite."
-            )
+    if differs := difference({name: there.get(name) for name in note}, note):
+        remedy = "Choose another folder with --out, or replace them with --overwrite."
+        raise ValueError(f"{folder} holds results of other settings: {differs}. {remedy}")
     return results
 
 

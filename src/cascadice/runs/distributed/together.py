@@ -15,6 +15,7 @@ from cascadice.data import Samples
 from cascadice.engine import DivergedError, Metrics, Network
 from cascadice.engine.parts import split
 from cascadice.files import locks
+from cascadice.influence.uncertainty import Bounds
 from cascadice.runs.config import Config
 from cascadice.runs.distributed import shared_facts
 from cascadice.runs.distributed.processes import World, folder_name
@@ -22,7 +23,7 @@ from cascadice.runs.folder import CONFIG, MANIFEST, clear, read_manifest
 from cascadice.runs.journal import Journal
 from cascadice.runs.recording import Playable
 from cascadice.runs.round_metrics import RoundMetrics
-from cascadice.runs.summary import EvaluationResult, InfluenceSummary, ProcessResults, SampleScore, strongest_samples
+from cascadice.runs.summary import EvaluationResult, InfluenceSummary, SampleScore, strongest_samples
 
 COMMAND = "the command"
 ROUNDED = 1e-3  # by which initial parameters and outputs may differ from machine to machine
@@ -170,10 +171,12 @@ def influence_of_everybody(world: World, summary: InfluenceSummary, members: Seq
     ordered = {kind: tuple(sorted(scores, key=lambda one: one.value)) for kind, scores in samples.items()}
     verdicts = {kind: sum((Counter(part["verdicts"].get(kind)) for part in told), Counter[str]()) for kind in kinds}
     return summary._replace(
+        participants={kind: rows[:, 0] for kind, rows in numbers.items()},
+        bounds={kind: Bounds(*rows[:, 1:].T) for kind, rows in numbers.items()},
+        verdicts=verdicts,
         samples=ordered if world.tells_samples else summary.samples,
         test_results=_mean_results([(*test, len(part["members"])) for part in told for test in part["tests"]]),
         injected=dict(sorted((node, kind) for part in told for node, kind in part["injected"])),
-        told=ProcessResults(numbers, dict(verdicts)),
     )
 
 
