@@ -19,7 +19,7 @@ from cascadice.engine import send
 from cascadice.engine.learner import Participants
 from cascadice.engine.networks import Network, Weights, rates
 from cascadice.engine.operator import Operator
-from cascadice.engine.rounds import Adjoint, Draw, Round, rows_of
+from cascadice.engine.rounds import Adjoint, Draw, Perturbation, Round, rows_of
 from cascadice.topology import links
 
 Parts = Iterator[tuple[Round, Part]]
@@ -70,8 +70,14 @@ def _advanced(operator: Operator, round_: Round, part: Part, trajectory: _Trajec
     at = round_.before if trajectory.at is None else trajectory.at
     half, tangent = push(operator, round_, part, at, trajectory, rows)
     exchange = operator.exchange(round_)
-    still = tree_map(torch.zeros_like, round_.half.buffers)
-    theta = exchange.apply(round_, Participants(tangent.theta, {}, still)).theta  # sent as parameters are
+    if operator.network.members:  # gossip is linear, so a change is sent as parameters are
+        still = tree_map(torch.zeros_like, round_.half.buffers)
+        theta = exchange.apply(round_, Participants(tangent.theta, {}, still)).theta
+    else:  # cheaper if few are reached
+        nodes = torch.tensor(rows, device=tangent.theta.device)
+        sent = Perturbation(nodes, torch.zeros_like(nodes), tangent.theta[nodes], {})
+        change = exchange.push(round_, None, None, sent)
+        theta = torch.zeros_like(tangent.theta).index_copy_(0, change.nodes, change.theta)
     return trajectory._replace(
         at=None if trajectory.alpha == 1 else exchange.apply(round_, half),
         tangent=tangent._replace(theta=theta),
