@@ -19,7 +19,6 @@ import torch
 
 import cascadice
 from cascadice import files
-from cascadice.report.page.results import PICTURES, POINTS, RESULT
 
 Flags = Mapping[str, Mapping[str, Any]]  # what `add_argument` is given, by name
 Points = Sequence[Mapping[str, Any]] | Mapping[str, Any]  # rows, or columns by name
@@ -78,6 +77,8 @@ def device_name(device: str) -> str:
 def write(out: Path, name: str, device: str, result: Mapping[str, Any], points: Points, draw: Callable[[Path], None]) \
         -> None:  # fmt: skip
     """Write the points as Parquet, the picture as PNG and SVG, and result.json with a table of `result["results"]`."""
+    from cascadice.report.page.results import PICTURES, POINTS, RESULT
+
     write_points(out / POINTS, points)
     for picture in PICTURES:
         draw(out / picture)

@@ -49,8 +49,7 @@ def side_by_side(rules: Sequence[MixingRule], size: int) -> MixingRule:
         for i, one in enumerate(rules):
             rows = slice(i * size, (i + 1) * size)
             its_before, its_half = tree_map(lambda leaf, rows=rows: leaf[rows], (before, half))
-            result = one(_part_of(draw, rows), its_before, its_half)
-            mixed.append(result if isinstance(result, Participants) else mix(result, its_half))
+            mixed.append(_mixed(one(_part_of(draw, rows), its_before, its_half), its_half))
         together: Participants = tree_map(lambda *leaves: torch.cat(leaves), *mixed)
         return together._replace(state=half.state)
 
@@ -71,8 +70,9 @@ def with_noise(rule: MixingRule, senders: Sequence[int], seed: int) -> MixingRul
         generator = torch.Generator(half.theta.device).manual_seed(seeds.derive(seed, "noise senders", draw.t))
         shape = (len(senders), half.theta.shape[1])
         noise = torch.randn(shape, generator=generator, device=half.theta.device)
-        half.theta[torch.tensor(senders)] += NOISE**0.5 * noise
-        return rule(draw, before, half)
+        rows = torch.tensor(senders, device=half.theta.device)
+        sent = half._replace(theta=half.theta.index_add(0, rows, NOISE**0.5 * noise))
+        return _mixed(rule(draw, before, sent), sent)
 
     return noisy
 
@@ -93,7 +93,11 @@ def with_mimicry(rule: MixingRule, mimics: Sequence[int]) -> MixingRule:
         hidden = torch.nn.functional.normalize(update[rows]) + torch.nn.functional.normalize(copied)
         theta = half.theta.index_copy(0, rows, before.theta[rows] + 2 * size * torch.nn.functional.normalize(hidden))
         sent = half._replace(theta=theta)
-        mixed = rule(draw, before, sent)
-        return mix(mixed, sent) if isinstance(mixed, Tensor) else mixed
+        return _mixed(rule(draw, before, sent), sent)
 
     return mimicked
+
+
+def _mixed(result: Tensor | Participants, sent: Participants) -> Participants:
+    """What everybody has after a rule that returned a W or the mixture itself."""
+    return result if isinstance(result, Participants) else mix(result, sent)

@@ -21,7 +21,7 @@ def draw(study: Mapping[str, Any], path: str | PathLike[str]) -> None:
         hide_box(axes)
         axes.title.set_fontsize(11)
         (_draw_ranks if "truth" in result else _draw_roles)(axes, result)
-    seeds = len(study["setting"]["seeds"])
+    seeds = len(study["settings"]["seeds"])
     figure.suptitle(f"do ledgers pay those who deserve it? {study['data']}, {seeds} seeds")
     save(figure, path)
 
