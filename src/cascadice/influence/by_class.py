@@ -146,7 +146,7 @@ def whole_run_by_class(
         >>> by_class.predicted(random_subsets(network.nodes, keep=0.5, count=48))
     """
     check_asked(network, evaluation)
-    check_weight(at, 1, "Use the fraction of participants that stay.")
+    check_weight(at, 1.0, "Use the fraction of participants that stay.")
     classes, parts = split(evaluation)
     run = WeightedRun(network, rounds, evaluation, at, samples=False, length=length, played=played)
     training, _ = run.operator()
