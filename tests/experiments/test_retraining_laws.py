@@ -82,13 +82,37 @@ def test_the_page_shows_the_laws_on_seeds_that_had_no_part_in_the_choice():
         assert {row["seed"] for row in result["rows"]} == set(result["settings"]["seeds"])
 
 
+def test_every_alpha_is_shown_the_one_nearest_to_what_is_kept_first():
+    (result,) = (one for one in read(FRESH) if one["case"] == "dirichlet 0.1")
+    shown = [line.split(" | ")[0].partition(": ")[2] for line in list(laws.lines([result]))[2:]]
+    assert shown == [
+        f"{condition}, α = {at}"
+        for condition, alphas in {
+            "leave one out": (0.8, 0.5),
+            "participants 0.8": (0.8, 0.5),
+            "participants 0.5": (0.5, 0.8),
+        }.items()
+        for at in alphas
+    ]
+
+
+def test_the_page_shows_how_far_predicted_losses_are_off():
+    page = (DOCS / "retraining.md").read_text().splitlines()
+    head, _, *rows = laws.sizes(read(FRESH))
+    assert head in page
+    assert len([row for row in rows if row in page]) == 6
+    (result,) = (one for one in read(FRESH) if one["case"] == "dirichlet 0.1")
+    half = laws.tried(result)["participants 0.5, α = 0.5"]
+    mean = sum(float(one.losses.mean()) for one in half) / len(half)
+    assert f"| {mean:.2f} ± " in next(row for row in rows if "dirichlet 0.1: participants 0.5, α = 0.5" in row)
+
+
 def test_new_networks_are_trained_and_every_law_tried(capsys, tmp_path, monkeypatch):
     few = {**QUICK, "rounds": 4, "nodes": 4, "subsets": 4, "seeds": (10,), "participants": (0.5,), "by_class": (0.5,)}
     monkeypatch.setattr(laws, "FRESH", (replace(laws.FRESH[0], **few),))
     monkeypatch.setattr(missing, "find", lambda root: ("digits", None))
     assert laws.main(["--out", str(tmp_path)]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if "dirichlet 0.1: participants 0.5, α = 0.5" in line]
-    assert len(rows) == 1
-    assert rows[0].count("|") == len(laws.POWERS) + 4
+    assert [row.count("|") for row in rows] == [len(laws.POWERS) + 4, 8]  # Spearman, and the sizes of losses
     assert laws.main(["--out", str(tmp_path)]) == 0
     assert "seed 10: measured earlier" in capsys.readouterr().out

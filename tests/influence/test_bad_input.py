@@ -241,6 +241,15 @@ def test_a_measure_must_give_a_tensor(measure, kind):
         evaluate_on(small(), measure=measure)
 
 
+def test_a_measure_takes_outputs_and_targets():
+    network = small()
+    with pytest.raises(
+        TypeError, match=r"a function of \(outputs, targets\); found one of \(outputs\)\. Let it take both"
+    ):
+        evaluate_on(network, measure=lambda outputs: outputs.sum())
+    evaluate_on(network, measure=torch.nn.CrossEntropyLoss())
+
+
 def test_a_measure_must_give_a_number():
     with pytest.raises(
         ValueError, match=r"must return a finite number; at the initial parameters it is nan.*no evaluation sample has"

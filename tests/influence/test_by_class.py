@@ -1,12 +1,16 @@
 """Influence by class: slopes of each class's loss, and predictions that a sum of scores cannot make."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from engine.cases import data, make
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
+from cascadice.data.inputs import IGNORED
 from cascadice.engine import evaluate_on, simulate
+from cascadice.influence import measures
 from cascadice.influence.by_class import DOUBLED, ByClass, reciprocal, whole_run_by_class
 from cascadice.influence.retraining import retrain, without_each
 from cascadice.influence.whole_run import whole_run
@@ -92,8 +96,63 @@ def test_refusals():
     with pytest.raises(ValueError, match=r"a measure that is a mean over samples; its classes add up"):
         whole_run_by_class(network, ROUNDS, summed)
     below = evaluate_on(network, measure=lambda outputs, y: cross_entropy(outputs, y) - 9)
-    with pytest.raises(ValueError, match=r"a measure above 0 on every class; found -"):
+    with pytest.raises(ValueError, match=r"a measure above 0 on every class, and above rounding .*; found -"):
         whole_run_by_class(network, ROUNDS, below)
+    solved = evaluate_on(network, measure=lambda outputs, y: cross_entropy(outputs, y) * 1e-16)
+    with pytest.raises(
+        ValueError, match=r"and above rounding \(2.2e-15\); found .*e-17\. Use a loss that is, or whole_run"
+    ):
+        whole_run_by_class(network, ROUNDS, solved)
+
+
+def test_measures_that_no_single_class_has_are_named():
+    network = make()
+    labels = network.data.test.y
+    first, *_, last = labels.unique().tolist()
+    of_one = evaluate_on(network, measure=measures.on_class(last))
+    with pytest.raises(
+        ValueError, match=rf"a measure of any samples; on the samples of class {first} it is nan\. Use the"
+    ):
+        whole_run_by_class(network, ROUNDS, of_one)
+    gap = evaluate_on(network, measure=measures.gap(labels == last))
+    with pytest.raises(
+        ValueError, match=rf"on the samples of class {first} it fails: group must have .*\. Use the plain"
+    ):
+        whole_run_by_class(network, ROUNDS, gap)
+
+
+def test_ignored_targets_are_no_class():
+    network = make()
+    test = network.data.test
+    counted = torch.arange(len(test)) >= 3
+    ignoring = replace(test, y=torch.where(counted, test.y, IGNORED))
+    found = whole_run_by_class(network, ROUNDS, evaluate_on(network, ignoring), at=0.8)
+    expected = whole_run_by_class(
+        network, ROUNDS, evaluate_on(network, test.subset(counted.nonzero().flatten())), at=0.8
+    )
+    for name in ("parts", "losses", "slopes"):
+        assert_close(getattr(found, name), getattr(expected, name))
+
+
+def test_subsets_are_checked(unchecked):
+    scores = ByClass(1.0, torch.ones(1).double(), torch.ones(1, 4).double(), -torch.ones(1, 4).double())
+    with pytest.raises(TypeError, match=r"a column for each of 4 participants; found list\. Use torch\.tensor\(kept\)"):
+        scores.predicted([[1, 1, 1, 1]])
+    for wrong in (torch.ones(1, 5), torch.ones(4), torch.ones(2, 1, 4)):
+        with pytest.raises(ValueError, match=r"each of 4 participants; found shape \["):
+            scores.predicted(wrong)
+    for wrong, shown in ((float("nan"), "nan"), (5.0, "5"), (-1.0, "-1")):
+        with pytest.raises(ValueError, match=f"1 for participants in a subset, else 0; found {shown}"):
+            scores.predicted(torch.full((1, 4), wrong))
+    assert_close(scores.predicted(torch.ones(1, 4).bool()), torch.tensor([4.0]).double())
+
+
+def test_a_class_that_loses_all_its_holders_is_predicted_to_have_four_times_its_loss():
+    """If 1 / L_c is the data in the class, nothing of it is left; the line that takes over ends at 4 L_c(α)."""
+    data, at = torch.tensor([[0.7, 0.3, 0.0]]).double(), 0.8
+    loss = 1 / (at * data.sum(1))
+    scores = ByClass(at, torch.ones(1).double(), loss[:, None].expand(1, 3) / 3, -data * loss[:, None] ** 2)
+    assert_close(scores.predicted(torch.tensor([[0, 0, at]]).double()), 4 * loss)
 
 
 def test_data_has_several_classes():

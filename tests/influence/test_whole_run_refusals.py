@@ -58,15 +58,29 @@ def test_bad_input(unchecked):
             lambda: whole_run(network, 3, evaluation).by_sample(20),
             r"size must be above \d\d, the largest index drawn; found 20",
         ),
-        (lambda: whole_run_by_class(network, 3, evaluation, at=0.0), "at must be one number above 0; found 0"),
-        (lambda: whole_run_by_class(network, 3, evaluation, at=torch.ones(4)), "at must be one number above 0"),
+        (lambda: whole_run_by_class(network, 3, evaluation, at=0.0), "one number above 0 and at most 1; found 0"),
+        (lambda: whole_run_by_class(network, 3, evaluation, at=torch.ones(4)), "one number above 0 and at most 1"),
         (lambda: whole_run(network, 3, evaluation, during=range(0)), r"during must be rounds of the run, from 0 to 2"),
         (lambda: whole_run(network, 3, evaluation, during=range(2, 4)), r"from 0 to 2; found range\(2, 4\)"),
         (lambda: whole_run(network, rounds[2:], evaluation, during=range(1, 3)), r"from 2 to 8; found range\(1, 3\)"),
         (lambda: whole_run(network, 3, evaluation, during=(0, 2)), r"must be a range of rounds.*found \(0, 2\)"),
         (lambda: whole_run(network, 3, evaluation, length=-1), r"length must be .*, at least 1, or None; found -1"),
         (lambda: whole_run(network, 3, evaluation, length=0), "at least 1, or None; found 0"),
-        (lambda: interplay(network, 3, evaluation, at=0), "at must be one number above 0; found 0"),
+        (lambda: whole_run(network, rounds, evaluation, length=-2), "at least 1, or None; found -2"),
+        (lambda: whole_run(network, rounds, evaluation, length=True), "at least 1, or None; found True"),
+        (lambda: whole_run(network, 3, evaluation, on=True), "a participant below 4; found True"),
+        (
+            lambda: whole_run(network, 3, evaluation, at=0.0),
+            "above 0 for at least one.*found 0 for all. Use measured_at",
+        ),
+        (lambda: whole_run(network, rounds, evaluation, at=torch.zeros(4)), "above 0 for at least one participant"),
+        (lambda: whole_run_by_class(network, 3, evaluation, at=2), "above 0 and at most 1; found 2. Use the fraction"),
+        (lambda: whole_run_by_class(network, 3, evaluation, at=True), "above 0 and at most 1; found True"),
+        (lambda: interplay(network, 3, evaluation, at=True), "at must be one number above 0; found True"),
+        (
+            lambda: interplay(network, 3, evaluation, at=0),
+            "one number above 0; found 0. Use 1, which is the run itself",
+        ),
         (lambda: interplay(network, 3, evaluation, at=torch.ones(4)), "at must be one number above 0"),
         (lambda: interplay(network, 3, evaluation, at="x"), "at must be one number above 0; found 'x'"),
         (lambda: with_weights(network, samples=torch.ones(3)), "one per training sample"),
@@ -88,12 +102,26 @@ def test_mistaken_types_are_named(unchecked):
         for wrong in (None, network.data.test):
             with pytest.raises(TypeError, match=rf"an Evaluation; found {type(wrong).__name__}\. Use influence"):
                 call(network, wrong)
-    for points in (2.5, "3"):
+    for points in (2.5, "3", True):
         with pytest.raises(TypeError, match=f"points must be a whole number, from 1 to 100; found {points!r}"):
             whole_run_shares(network, 3, evaluation, points=points)
     for call in (whole_run, measured_at):
         with pytest.raises(TypeError, match=r"weights of updates must be a number, or one per participant; found 'x'"):
             call(network, 3, evaluation, at="x")
+
+
+def test_a_recording_that_begins_later_weights_only_its_rounds():
+    network = small()
+    evaluation, rounds = evaluate_on(network), list(simulate(network, ROUNDS))
+    cut = whole_run(network, rounds[4:], evaluation, at=0.5).by_round
+    during = whole_run(network, rounds, evaluation, at=0.5, during=range(4, ROUNDS)).by_round[4:]
+    torch.testing.assert_close(cut, during)
+
+
+def test_a_single_participant_has_no_pairs():
+    network = small(nodes=1, mixing=torch.ones(1, 1, dtype=torch.float64))
+    with pytest.raises(ValueError, match="pairs need at least 2 participants; found 1"):
+        interplay(network, 2, evaluate_on(network))
 
 
 def spliced():
@@ -211,7 +239,14 @@ def test_derivatives_that_overflow_are_not_returned(call):
 def test_rounds_that_can_be_read_only_once_are_named(call, unchecked):
     network = small()
     evaluation = evaluate_on(network)
-    for rounds, name in ((simulate(network, 2), "generator"), (next(simulate(network, 1)), "Round"), (2.0, "float")):
+    for rounds, name in (
+        (simulate(network, 2), "generator"),
+        (next(simulate(network, 1)), "Round"),
+        (2.0, "float"),
+        (True, "True"),
+        ("40", "str"),
+        (["a"], "a list of str"),
+    ):
         with pytest.raises(TypeError, match=rf"or a list of recorded rounds; found {name}\. Use list\(rounds\)"):
             call(network, rounds, evaluation)
 

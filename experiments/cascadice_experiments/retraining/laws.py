@@ -15,7 +15,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,7 +76,7 @@ def _measure(args: Namespace) -> dict[str, Any]:
     if not args.show:
         missing.carry_out(FULL_FRESH if args.full else FRESH, args)
     results = read(args.show or args.out)
-    print(*lines(results), sep="\n")
+    print(*lines(results), "", *sizes(results), sep="\n")
     return {"cases": results}
 
 
@@ -135,33 +135,61 @@ def rewritten(result: Mapping[str, Any]) -> dict[str, Any]:
     return {**result, "rows": rows}
 
 
+class Tried(NamedTuple):
+    """Predictions of one seed, in one condition, from the slopes at one α."""
+
+    scores: ByClass
+    subsets: Tensor
+    losses: Tensor
+
+    def loss(self, power: float | None) -> Tensor:
+        """The loss of each subset, if L_c to this power is a sum; if None, that of the retrained networks."""
+        return self.losses if power is None else by_power(self.scores, self.subsets, power)
+
+
+def tried(result: Mapping[str, Any]) -> dict[str, list[Tried]]:
+    """What each condition and α have for each seed, the α nearest to what is kept first; none without classes."""
+    known, found = classes(result), dict[str, list[Tried]]()
+    for condition, seed, subsets, losses in conditions(result) if known else ():
+        own = [scores for (_, s), scores in known.items() if s == seed]
+        for scores in sorted(own, key=lambda scores: abs(scores.at - float(subsets.mean()))):
+            found.setdefault(f"{condition}, α = {scores.at:g}", []).append(Tried(scores, subsets, losses))
+    return found
+
+
 def lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A Markdown table: Spearman of each law in each case, from the slopes at the α that is nearest to what is kept.
+    """A Markdown table: Spearman of each law in each case, from the slopes at each α.
 
     The last column is by how much the reciprocal is above the logarithm, seed by seed, with its 95 % interval.
     """
-    columns = ["", "test accuracy", *(f"p = {power:g}" for power in POWERS), "−1 above 0"]
-    yield f"| {' | '.join(columns)} |"
-    yield "|---" * len(columns) + "|"
+    yield from header("test accuracy", *(f"p = {power:g}" for power in POWERS), "−1 above 0")
     for result in results:
-        for condition, seeds in by_condition(result).items():
-            gap, low, high = interval([law[-1.0] - law[0.0] for law in seeds])
-            cells = [spread([law[power] for law in seeds]) for power in POWERS]
+        for condition, seeds in tried(result).items():
+            laws = {power: [agreement(one.losses, one.loss(power)).spearman for one in seeds] for power in POWERS}
+            gap, low, high = interval([own - log for own, log in zip(laws[-1.0], laws[0.0], strict=True)])
+            cells = [spread(values) for values in laws.values()]
             cells.append(f"{gap:+.2f} ({low:+.2f} to {high:+.2f})" if low == low else f"{gap:+.2f}")
             yield f"| {result['case']}: {condition} | {spread(result['accuracy'])} | {' | '.join(cells)} |"
 
 
-def by_condition(result: Mapping[str, Any]) -> dict[str, list[dict[float, float]]]:
-    """Spearman by power, for each seed, in each condition of a result; none if its classes are not known."""
-    known, found = classes(result), dict[str, list[dict[float, float]]]()
-    alphas = {scores.at for scores in known.values()}
-    for condition, seed, subsets, losses in conditions(result) if known else ():
-        kept = float(subsets.mean())
-        at = min(alphas, key=lambda alpha: abs(alpha - kept))
-        own = next(scores for (_, s), scores in known.items() if (s, scores.at) == (seed, at))
-        laws = {power: agreement(losses, by_power(own, subsets, power)).spearman for power in POWERS}
-        found.setdefault(f"{condition}, α = {at:g}", []).append(laws)
-    return found
+def sizes(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A Markdown table: the mean loss over subsets, and the largest, as retrained and as two laws predict them."""
+    powers = {"retrained": None, "p = -1": -1.0, "p = 0": 0.0}
+    yield from header(*(f"{name}, {law}" for name in ("mean", "largest") for law in powers))
+    for result in results:
+        for condition, seeds in tried(result).items():
+            cells = [
+                spread([float(of(one.loss(power))) for one in seeds])
+                for of in (Tensor.mean, Tensor.max)
+                for power in powers.values()
+            ]
+            yield f"| {result['case']}: {condition} | {' | '.join(cells)} |"
+
+
+def header(*columns: str) -> Iterator[str]:
+    """The first two lines of a table in Markdown, whose first column has no name."""
+    yield f"|  | {' | '.join(columns)} |"
+    yield "|---" * (len(columns) + 1) + "|"
 
 
 if __name__ == "__main__":

@@ -44,6 +44,12 @@ def bytes_kept(network: Network, rounds: int, length: int) -> int:
     return bytes_of(network.initial) * (-(-rounds // length) + 2 * min(length, rounds))
 
 
+def check_length(length: int | None) -> None:
+    """Raise unless this is a number of rounds to keep at a time, or None."""
+    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
+        raise ValueError(f"length must be a number of rounds, at least 1, or None; found {length!r}.")
+
+
 def backwards(
     network: Network, rounds: int, *, start: int = 0, length: int | None = None,
     saved: MutableMapping[int, Participants] | None = None, played: Callable[[], None] | None = None,
@@ -73,8 +79,7 @@ def backwards(
         >>> for scores in full_horizon(network, backwards(network, 1000), evaluate_on(network)):
         ...     print(scores.t, scores.participants)
     """
-    if length is not None and (not isinstance(length, int) or length < 1):
-        raise ValueError(f"length must be a number of rounds, at least 1, or None; found {length!r}.")
+    check_length(length)
     length = length or segment(network, rounds - start)
     starts, tick = range(start, rounds, length), played or (lambda: None)
     saved = {} if saved is None else saved

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, cast
 
 import torch
@@ -70,8 +71,8 @@ def evaluate_on(
         >>> each_on_its_own = evaluate_on(network, own_data(network, 32))
     """
     _check_network(network)
-    if measure is not None and not callable(measure):
-        raise TypeError(f"a measure must be a function of (outputs, targets); found {measure!r}.")
+    if measure is not None:
+        _check_takes_two(measure)
     chosen = network.data.test if samples is None else samples
     own = not isinstance(chosen, Samples)
     parts = [chosen] if isinstance(chosen, Samples) else list(chosen)
@@ -96,6 +97,18 @@ def evaluate_on(
     if len({len(part) for part in parts}) == 1:
         return Evaluation(stacked(xs), torch.stack(ys), function, own=True)
     return Evaluation(xs, ys, function, own=True)
+
+
+def _check_takes_two(measure: Loss) -> None:
+    needed = "a measure must be a function of (outputs, targets)"
+    if not callable(measure):
+        raise TypeError(f"{needed}; found {measure!r}.")
+    try:
+        signature(measure).bind(None, None)
+    except ValueError:  # the signature of a function written in C may be unknown
+        return
+    except TypeError:
+        raise TypeError(f"{needed}; found one of {signature(measure)}. Let it take both.") from None
 
 
 def check_asked(network: Network, evaluation: Evaluation) -> None:

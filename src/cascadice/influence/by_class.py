@@ -7,7 +7,7 @@ else is left out. But participants that hold the same class can replace each oth
 more: the loss of a class falls roughly as one over the amount of data in it, so its reciprocal is close to a sum.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import tee
@@ -16,21 +16,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from cascadice.data.inputs import IGNORED
 from cascadice.data.inputs import at as rows_at
-from cascadice.engine import DivergedError, Evaluation, Network
+from cascadice.engine import DivergedError, Evaluation, Network, Operator, Participants
 from cascadice.engine.evaluation import check_asked
 from cascadice.engine.rounds import Adjoint, Round
 from cascadice.influence.full_horizon import final_adjoint, pull_back
 from cascadice.influence.weighted_run import (
     Rounds,
     WeightedRun,
-    check_one_weight,
+    check_weight,
     rounds_backwards,
     weighted_losses,
 )  # fmt: skip
 
+REMEDY = "Use the plain loss, or whole_run, which takes any measure."
 TOLERANCE = 1e-3  # relative; the classes of a mean over samples differ from it by rounding only
-DOUBLED = 0.5  # the rise of log L_c at which the predicted loss has doubled; above, it goes on in a straight line
+DOUBLED = 0.5  # Σ (s − α) ∂ log L_c / ∂α at which L_c is predicted to double; above, it goes on in a straight line
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +60,20 @@ class ByClass:
         """Predict f of the network trained with each of these subsets of the participants.
 
         Args:
-            kept: A row for each subset: 1 for participants in it, 0 for the others.
+            kept: A row for each subset, e.g. from `random_subsets`: 1 for participants in it, 0 for the others.
 
         Returns:
-            f of each subset.
+            f of each subset. Its rank is closer to retraining than its size, above all where a class loses its last
+            holder.
+
+        Raises:
+            TypeError: If this is not a tensor.
+            ValueError: If it has another shape, or numbers that are not from 0 to 1.
 
         Example:
             >>> by_class.predicted(without_each(network.nodes)) - by_class.predicted(torch.ones(1, network.nodes))
         """
+        check_subsets(kept, self.slopes.shape[1])
         values = self.losses.sum(1)
         rise = (kept.double() - self.at) @ (self.slopes / values[:, None]).T
         return (reciprocal(rise) * values) @ self.parts
@@ -76,10 +84,20 @@ class ByClass:
         return torch.cat([self.parts[:, None], self.losses, self.slopes], 1)
 
 
+def check_subsets(kept: Tensor, nodes: int) -> None:
+    """Raise unless this has a row for each subset, with a number from 0 to 1 for each of `nodes` participants."""
+    needed = f"kept must be a tensor with a row for each subset and a column for each of {nodes} participants"
+    if not isinstance(kept, Tensor):
+        raise TypeError(f"{needed}; found {type(kept).__name__}. Use torch.tensor(kept), or random_subsets.")
+    if kept.dim() != 2 or kept.shape[1] != nodes:
+        raise ValueError(f"{needed}; found shape {list(kept.shape)}. Use random_subsets, or kept[None] for one subset.")
+    if (wrong := kept[~((kept >= 0) & (kept <= 1))]).numel():
+        raise ValueError(f"kept must be 1 for participants in a subset, else 0; found {float(wrong[0]):g}. Correct it.")
+
+
 def reciprocal(rise: Tensor) -> Tensor:
-    """1 / (1 − rise), and its tangent from `DOUBLED` on, because a sum can take 1 / L_c to 0 and below."""
-    tangent = (1 + (rise - DOUBLED) / (1 - DOUBLED)) / (1 - DOUBLED)
-    return torch.where(rise < DOUBLED, 1 / (1 - rise.clamp(max=DOUBLED)), tangent)
+    """1 / (1 − rise), and its tangent 4 · rise from `DOUBLED` on, because a sum can take 1 / L_c to 0 and below."""
+    return torch.where(rise < DOUBLED, 1 / (1 - rise.clamp(max=DOUBLED)), 4 * rise)
 
 
 def unpack(packed: Float[Tensor, "classes columns"], at: float) -> ByClass:
@@ -109,7 +127,7 @@ def whole_run_by_class(
 
     Args:
         network: The network to train, or that made the rounds.
-        rounds: How many rounds to train (without a mixing rule), or recorded rounds from the first to the last.
+        rounds: How many rounds to train (without a mixing rule), or recorded rounds up to the last; see `whole_run`.
         evaluation: What to measure: a positive mean over classified samples, the same for everyone.
         at: α; to predict subsets, the fraction of participants that they keep.
         length: How many rounds to hold at a time if they have to be trained; see `engine.backwards`.
@@ -119,7 +137,8 @@ def whole_run_by_class(
         The derivatives; its `predicted` predicts subsets of the participants.
 
     Raises:
-        ValueError: If the evaluation has no classes, or is not a positive mean over its samples; if α is not above 0.
+        ValueError: If the evaluation has no classes, or is not a positive mean over its samples; if α is not above 0
+            and at most 1.
         DivergedError: If the run diverges at this α.
 
     Example:
@@ -127,7 +146,7 @@ def whole_run_by_class(
         >>> by_class.predicted(random_subsets(network.nodes, keep=0.5, count=48))
     """
     check_asked(network, evaluation)
-    check_one_weight(at)
+    check_weight(at, 1.0, "Use the fraction of participants that stay.")
     classes, parts = split(evaluation)
     run = WeightedRun(network, rounds, evaluation, at, samples=False, length=length, played=played)
     training, _ = run.operator()
@@ -135,9 +154,10 @@ def whole_run_by_class(
     losses, slopes = torch.zeros(2, len(classes), network.nodes, dtype=torch.float64)
 
     def final(c: int, last: Round) -> Adjoint:
-        losses[c] = weighted_losses(operator, classes[c], last.after)
-        if c == len(classes) - 1:
-            _check_mean(parts, losses.sum(1), float(weighted_losses(operator, evaluation, last.after).double().sum()))
+        if c == 0:
+            losses[:] = losses_by_class(operator, classes, last.after)
+            whole = float(weighted_losses(operator, evaluation, last.after).double().sum())
+            _check_mean(parts, losses.sum(1), whole, 10 * torch.finfo(network.initial.theta.dtype).eps)
         return final_adjoint(operator, classes[c], last)
 
     sweeps = [
@@ -154,24 +174,42 @@ def whole_run_by_class(
 
 
 def split(evaluation: Evaluation) -> tuple[list[Evaluation], Float[Tensor, " classes"]]:
-    """One evaluation per class that occurs, and the fraction of the samples in each."""
+    """One evaluation per class that occurs, and the fraction of the samples in each; ignored targets are no class."""
     y = evaluation.y
     if evaluation.own or not isinstance(y, Tensor) or y.dim() != 1 or y.is_floating_point():
         raise ValueError(
             "influence by class needs evaluation data that everyone shares, with one class for each sample; found "
             f"{evaluation!r}. Use evaluate_on(network), or whole_run, which takes any."
         )
-    rows = [(y == label).nonzero().flatten() for label in sorted(set(y.tolist()))]
-    parts = torch.tensor([len(index) / len(y) for index in rows], dtype=torch.float64)
-    return [replace(evaluation, x=rows_at(evaluation.x, index), y=y[index]) for index in rows], parts
+    rows = [(y == label).nonzero().flatten() for label in sorted(set(y.tolist()) - {IGNORED})]
+    parts = torch.tensor([len(index) for index in rows], dtype=torch.float64)
+    return [replace(evaluation, x=rows_at(evaluation.x, index), y=y[index]) for index in rows], parts / parts.sum()
 
 
-def _check_mean(parts: Tensor, values: Tensor, whole: float) -> None:
-    """The classes must add up to the whole measure, and each must be positive for its reciprocal."""
+def losses_by_class(
+    operator: Operator, classes: Sequence[Evaluation], models: Participants
+) -> Float[Tensor, "classes n"]:
+    """q_k L_c(θ_k) of these models; raise ValueError if the measure cannot be taken of the samples of one class."""
+    each = []
+    for part in classes:
+        try:
+            each.append(weighted_losses(operator, part, models).double())
+        except (ValueError, RuntimeError) as error:
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            found = f"on the samples of class {int(part.y[0])} it fails: {reason}"
+            raise ValueError(f"influence by class needs a measure of any samples; {found}. {REMEDY}") from error
+        if not bool(each[-1].isfinite().all()):
+            found = f"on the samples of class {int(part.y[0])} it is {float(each[-1].sum())}"
+            raise ValueError(f"influence by class needs a measure of any samples; {found}. {REMEDY}")
+    return torch.stack(each)
+
+
+def _check_mean(parts: Tensor, values: Tensor, whole: float, rounding: float) -> None:
+    """The classes must add up to the whole measure, and each must be above 0, and rounding, for its reciprocal."""
     if abs((joined := float(parts @ values)) - whole) > TOLERANCE * abs(whole):
         found = f"its classes add up to {joined:.4g}, all samples give {whole:.4g}"
-        raise ValueError(
-            f"influence by class needs a measure that is a mean over samples; {found}. Use the plain loss."
-        )
-    if not (least := float(values.min())) > 0:
-        raise ValueError(f"influence by class needs a measure above 0 on every class; found {least:.4g}. Use a loss.")
+        raise ValueError(f"influence by class needs a measure that is a mean over samples; {found}. {REMEDY}")
+    if not (least := float(values.min())) > rounding:
+        needed = f"a measure above 0 on every class, and above rounding ({rounding:.1e})"
+        how = "Use a loss that is, or whole_run, which takes any measure."
+        raise ValueError(f"influence by class needs {needed}; found {least:.4g}. {how}")

@@ -3,12 +3,14 @@
 interplay[j, i] = ∂f/∂α_i (α − α e_j) − ∂f/∂α_i (α)
 """
 
+from math import inf
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from cascadice.engine import Evaluation, Network
-from cascadice.influence.weighted_run import Rounds, check_one_weight
+from cascadice.influence.weighted_run import Rounds, check_weight
 from cascadice.influence.whole_run import whole_run
 
 
@@ -22,7 +24,7 @@ def interplay(
 
     Args:
         network: The network to train, or that made the rounds.
-        rounds: How many rounds to train (without a mixing rule), or recorded rounds from the first to the last.
+        rounds: How many rounds to train (without a mixing rule), or recorded rounds up to the last; see `whole_run`.
         evaluation: What to measure, from `evaluate_on`.
         at: α, the weight of everyone's updates in the run, above 0; 1 is the run itself.
         on: The final models to measure: "all", weighted by q; "average", the average model; or a participant's number.
@@ -37,7 +39,7 @@ def interplay(
     Example:
         >>> interplay(network, 100, evaluate_on(network))[3].argmin()  # the best substitute for participant 3
     """
-    check_one_weight(at)
+    check_weight(at, inf, "Use 1, which is the run itself.")
     together = whole_run(network, rounds, evaluation, at=at, on=on, samples=False).participants
     without = [influence_without(j, network, rounds, evaluation, at=at, on=on) for j in range(network.nodes)]
     return torch.stack(without) - together
@@ -47,6 +49,8 @@ def influence_without(
     left_out: int, network: Network, rounds: Rounds, evaluation: Evaluation, *, at: float = 1.0, on: str | int = "all"
 ) -> Float[Tensor, " n"]:
     """∂f/∂α_i of everyone in the run at α without the updates of one participant; NaN for that one."""
+    if network.nodes < 2:
+        raise ValueError("pairs need at least 2 participants; found 1. Use whole_run for its influence.")
     alpha = torch.full((network.nodes,), at, dtype=torch.float64)
     alpha[left_out] = 0
     return whole_run(network, rounds, evaluation, at=alpha, on=on, samples=False).participants

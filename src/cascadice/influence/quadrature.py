@@ -36,7 +36,7 @@ def weighted_points(points: int) -> list[tuple[float, float]]:
 
 def check_points(points: int) -> None:
     """Raise unless this is a possible number of quadrature points."""
-    if not isinstance(points, Integral):
+    if isinstance(points, bool) or not isinstance(points, Integral):
         raise TypeError(f"points must be a whole number, from 1 to {MOST_POINTS}; found {points!r}.")
     if points < 1:
         raise ValueError(f"a quadrature needs at least 1 point; found {points}. Use points=2.")

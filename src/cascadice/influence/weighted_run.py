@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from numbers import Real
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from cascadice.engine import DivergedError, Evaluation, Network, Participants, draw, mix, simulate
-from cascadice.engine.backwards import backwards
+from cascadice.engine.backwards import backwards, check_length
 from cascadice.engine.evaluation import check_asked
 from cascadice.engine.operator import Exchange, Operator
 from cascadice.engine.rounds import Round
@@ -42,11 +43,7 @@ class WeightedRun:
     def span(self) -> range:
         """The numbers of the rounds."""
         rounds = self.rounds
-        if isinstance(rounds, Round) or not isinstance(rounds, int | Sequence):
-            raise TypeError(
-                "rounds must be a number of rounds to train, or a list of recorded rounds; found "
-                f"{type(rounds).__name__}. Use list(rounds)."
-            )
+        check_kind_of_rounds(rounds)
         count = rounds if isinstance(rounds, int) else len(rounds)
         if count < 1:
             raise ValueError(f"at least one round is needed; found {count}.")
@@ -67,6 +64,7 @@ class WeightedRun:
     def operator(self) -> tuple[Operator, str]:
         """The operator of the network that trains at α, and what to measure: "all" models or their "average"."""
         check_asked(self.network, self.evaluation)
+        check_length(self.length)
         network, span, during = self.network, self.span, self.during
         if during is not None and not isinstance(during, range):
             raise ValueError(f"during must be a range of rounds, e.g. range(0, 100); found {during!r}.")
@@ -91,10 +89,25 @@ class WeightedRun:
         return error.within(f"in the run at α = {weights}, ", members[error.node] if members else None)
 
 
-def check_one_weight(at: float) -> None:
-    """Raise unless α is one number above 0, so that everyone's derivative by it exists."""
-    if not isinstance(at, Real) or not at > 0:
-        raise ValueError(f"at must be one number above 0; found {at!r}. Use the fraction of participants that stay.")
+def check_kind_of_rounds(rounds: Rounds) -> None:
+    """Raise TypeError unless this is a number, or a list that begins with a Round; loads no other one."""
+    if isinstance(rounds, int) and not isinstance(rounds, bool):
+        return
+    found = repr(rounds) if isinstance(rounds, bool) else type(rounds).__name__
+    if isinstance(rounds, Sequence) and not isinstance(rounds, Round | str):
+        if not rounds or isinstance(rounds[0], Round):
+            return
+        found = f"a {found} of {type(rounds[0]).__name__}"
+    raise TypeError(
+        f"rounds must be a number of rounds to train, or a list of recorded rounds; found {found}. Use list(rounds)."
+    )
+
+
+def check_weight(at: float, most: float, remedy: str) -> None:
+    """Raise unless α is one number above 0, so that everyone's derivative by it exists, and at most `most`."""
+    if isinstance(at, bool) or not isinstance(at, Real) or not 0 < at <= most:
+        limit = f" and at most {most:g}" if most < inf else ""
+        raise ValueError(f"at must be one number above 0{limit}; found {at!r}. {remedy}")
 
 
 def _is(value: float, at: Alpha) -> bool:
@@ -160,7 +173,7 @@ def weighted_losses(operator: Operator, evaluation: Evaluation, models: Particip
 
 def focus(network: Network, on: str | int) -> tuple[Network, str]:
     """The network to measure, and "all" or "average"; if `on` is a participant, it has all the weight q."""
-    if isinstance(on, int) and 0 <= on < network.whole:
+    if isinstance(on, int) and not isinstance(on, bool) and 0 <= on < network.whole:
         numbers = torch.tensor(network.members or range(network.nodes))
         return replace(network, q=(numbers == on).to(network.q)), "all"
     if on == "average" and network.blocks > 1:

@@ -114,7 +114,8 @@ def whole_run(
 
     Args:
         network: The network to train, or that made the rounds.
-        rounds: How many rounds to train (without a mixing rule), or recorded rounds from the first to the last.
+        rounds: How many rounds to train (without a mixing rule), or recorded rounds up to the last. If they begin later
+            than the run did, α weights only these rounds; what was trained before them stays as it was.
         evaluation: What to measure, from `evaluate_on`.
         at: α, one number or one per participant; 0 leaves a participant out, and its own derivative is NaN.
         during: The rounds whose updates α weights; defaults to all.
@@ -128,9 +129,10 @@ def whole_run(
         The scores; negative helped.
 
     Raises:
-        ValueError: If rounds are missing or do not join; if α is not 1, and they were mixed by a rule that does not
-            average, or an optimizer's step is not proportional to its learning rate (at α = 1, α weights the steps
-            themselves); if the loss or model couples samples; if `during` is empty or goes beyond the run.
+        ValueError: If rounds are missing or do not join; if α is 0 for everyone; if it is not 1, and rounds were mixed
+            by a rule that does not average, or an optimizer's step is not proportional to its learning rate (at α = 1,
+            α weights the steps themselves); if the loss or model couples samples; if `during` is
+            empty or goes beyond the run.
         DivergedError: If the run diverges at this α, or its derivatives overflow.
 
     Example:
@@ -197,6 +199,8 @@ def sweep(
 ) -> Iterator[RoundScores]:
     """`whole_run` round by round, the last one first; `resume` continues an interrupted sweep of the same run."""
     operator, on = run.operator()
+    if not bool((run.alpha > 0).any()):
+        raise ValueError("at must be above 0 for at least one participant; found 0 for all. Use measured_at for f(0).")
     source = rounds_backwards(run, operator, None if resume is None else resume.t, saved)
     pulling = operator.fresh()  # the other one trains the rounds
     adjoint, value = (None, 0.0) if resume is None else (resume.adjoint, resume.value)

@@ -33,7 +33,7 @@ def whole_run_shares(
 
     Args:
         network: The network to train, or that made the rounds.
-        rounds: How many rounds to train (without a mixing rule), or recorded rounds from the first to the last.
+        rounds: How many rounds to train (without a mixing rule), or recorded rounds up to the last; see `whole_run`.
         evaluation: What to measure, from `evaluate_on`.
         points: Quadrature points over α.
         during: The rounds whose updates α weights; defaults to all. Otherwise f(0) is the run without the updates of
@@ -77,7 +77,7 @@ def contributions(
 
     Args:
         network: The network to train, or that made the rounds.
-        rounds: How many rounds to train (without a mixing rule), or recorded rounds from the first to the last.
+        rounds: How many rounds to train (without a mixing rule), or recorded rounds up to the last; see `whole_run`.
         evaluation: What to measure, from `evaluate_on`.
         points: Quadrature points over α.
         on: The final models to measure: "all", weighted by q; "average", the average model; or a participant's number.
@@ -103,7 +103,7 @@ def measured_at(
 
     Args:
         network: The network to train, or that made the rounds.
-        rounds: How many rounds to train (without a mixing rule), or recorded rounds from the first to the last.
+        rounds: How many rounds to train (without a mixing rule), or recorded rounds up to the last; see `whole_run`.
         evaluation: What to measure, from `evaluate_on`.
         at: α, one number or one per participant.
         during: The rounds whose updates α weights; defaults to all.
