@@ -60,6 +60,15 @@ def test_estimates_are_compared_with_the_truth_update_by_update():
     np.testing.assert_allclose(found.agreements["first order"], agreement(true, estimate))
 
 
+def test_ranks_are_also_compared_within_each_round():
+    """Pooled over rounds they would say how rounds differ, not who helped more in a round."""
+    pairs = zip(cascades("truth"), cascades("first order"), strict=True)
+    each = [agreement(true.total, estimate.total).spearman for true, estimate in pairs]
+    found = summarise(table(), NODES)
+    np.testing.assert_allclose(found.within_rounds["first order"], (sum(each) / len(each), min(each), max(each)))
+    assert f"{sum(each) / len(each):.2f} ({min(each):.2f} to {max(each):.2f})" in told(found)
+
+
 def test_whoever_was_not_asked_about_is_in_no_ranking():
     found = summarise(table(sources=[0, 3]), NODES)
     totals = found.participants["truth"]
@@ -189,7 +198,7 @@ def test_findings_in_words():
         "harmed  participant 1 (flip-labels)     +0.2500",
         "no influence: participant 2",
         "on itself, before gossip   0.25000       0.50000",
-        "first order    1.0000     1.0000           1.000",
+        "first order    1.0000     1.0000                     1.00           1.000",
         "mean test accuracy of the participants: 0.750 (round 4)",
     ):
         assert line in text

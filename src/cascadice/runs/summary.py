@@ -73,7 +73,9 @@ class InfluenceSummary(NamedTuple):
     matrix: dict[str, Numbers]
     """kind -> [n, n]: influence of source on receiver from the first gossip on, summed over rounds and hops"""
     agreements: dict[str, Agreement]
-    """estimator -> how close it is to the truth, update by update"""
+    """estimator -> how close it is to the truth, update by update, in all rounds together"""
+    within_rounds: dict[str, tuple[float, float, float]]
+    """estimator -> its rank correlation with the truth within a round: mean, lowest and highest over rounds"""
     samples: dict[str, tuple[SampleScore, ...]]
     """kind -> samples, the most helpful first"""
     verdicts: dict[str, Counter[str]]
@@ -130,7 +132,8 @@ def summarise(
         {kind: bounds_of_totals(value) for kind, value in updates.items()},
         {kind: _by_hop(rows, nodes) for kind, rows in cascades.items()},
         {kind: _matrix(rows, nodes) for kind, rows in cascades.items()},
-        _agreements({kind: value.ravel() for kind, value in updates.items()}),
+        (agreements := _agreements({kind: value.ravel() for kind, value in updates.items()})),
+        {kind: within for kind in agreements if (within := _within_rounds(updates["truth"], updates[kind]))},
         scores,
         {kind: Counter(one.verdict for one in each) for kind, each in scores.items()},
         _agreements({kind: rows.value for kind, rows in samples.items()}),  # each kind has the same rows
@@ -255,6 +258,14 @@ def _agreements(values: dict[str, Numbers]) -> dict[str, Agreement]:
     estimates = {kind: torch.from_numpy(v) for kind, v in values.items() if kind != "truth" and "shares" not in kind}
     enough = {kind: v for kind, v in estimates.items() if int((v.isfinite() & true.isfinite()).sum()) >= FEWEST}
     return {kind: agreement(true, v) for kind, v in enough.items()}
+
+
+def _within_rounds(true: Numbers, estimates: Numbers) -> tuple[float, float, float] | None:
+    """The mean, lowest and highest rank correlation over rounds; None if no round has updates enough that differ."""
+    pairs = [(torch.from_numpy(t), torch.from_numpy(e)) for t, e in zip(true, estimates, strict=True)]
+    enough = [pair for pair in pairs if int((pair[0].isfinite() & pair[1].isfinite()).sum()) >= FEWEST]
+    each = [found for t, e in enough if not np.isnan(found := agreement(t, e).spearman)]
+    return (float(np.mean(each)), min(each), max(each)) if each else None
 
 
 def _test_results(metrics: Sequence[RoundMetrics], rounds: tuple[int, ...]) -> tuple[EvaluationResult, ...]:

@@ -47,10 +47,21 @@ def print_summary(
     if summary.agreements or summary.sample_agreements:
         title = "How close the estimates are to the truth, update by update"
         agreements = summary.agreements | {f"{kind}, of samples": a for kind, a in summary.sample_agreements.items()}
-        rows = ((n, f"{a.pearson:.4f}", f"{a.spearman:.4f}", f"{a.relative_rmse:.3f}") for n, a in agreements.items())
-        _print_table(console, title, ("Pearson", "Spearman", "relative RMSE"), rows)
+        rows = (
+            (n, f"{a.pearson:.4f}", f"{a.spearman:.4f}", _within(summary, n), f"{a.relative_rmse:.3f}")
+            for n, a in agreements.items()
+        )
+        _print_table(console, title, ("Pearson", "Spearman", "within a round (range)", "relative RMSE"), rows)
     if tests := summary.test_results:
         say(console, f"mean test {tests[0].metric} of the participants: {in_words(tests)}")
+
+
+def _within(summary: InfluenceSummary, kind: str) -> str:
+    """The mean rank correlation within a round, and its range over rounds."""
+    if kind not in summary.within_rounds:
+        return ""
+    mean, lowest, highest = summary.within_rounds[kind]
+    return f"{mean:.2f}" + f" ({lowest:.2f} to {highest:.2f})" * (lowest < highest)
 
 
 def _print_participants(console: Console, summary: InfluenceSummary, kind: str, where: str) -> None:

@@ -100,8 +100,9 @@ function scatter(influence, compared) {
   const measured = influence.tests.map((one) => `${fixed(one.mean, 3)} (round ${one.t})`).join(" → ");
   const some = values.truth.length < of ? ` ${values.truth.length} of ${of} points are drawn.` : "";
   say("scatter-text", `Each point is one update; on the line, the estimate is exact. Relative RMSE: the error divided by the size of the truth, 0 = exact.${measured ? ` The network’s test ${influence.tests[0].metric}: ${measured}.` : ""}${some}`);
-  const rows = compared.map(([kind, a]) => [kind, fixed(a.pearson, 4), fixed(a.spearman, 4), fixed(a.relative_rmse, 3)]);
-  fill("agreements", plainTable(["", "Pearson", "Spearman", "relative RMSE"], rows, "Accuracy of the estimates"));
+  const within = (kind) => { const [mean, low, high] = influence.within[kind] ?? []; return mean === undefined ? "" : `${fixed(mean, 2)} (${fixed(low, 2)} to ${fixed(high, 2)})`; };
+  const rows = compared.map(([kind, a]) => [kind, fixed(a.pearson, 4), fixed(a.spearman, 4), within(kind), fixed(a.relative_rmse, 3)]);
+  fill("agreements", plainTable(["", "Pearson", "Spearman", "within a round (range)", "relative RMSE"], rows, "Accuracy of the estimates"));
 }
 
 function heatMap(id, z, { scale, zmax, zmin, label, hover }) {

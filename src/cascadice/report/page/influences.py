@@ -109,6 +109,7 @@ def influence(read: Sequence[Influences], shown: Sequence[int]) -> Json | None:
         "cascades": cascades,
         "scored": scored,
         "agreements": plain({kind: a._asdict() for kind, a in summary.agreements.items()}),
+        "within": {kind: short(values) for kind, values in summary.within_rounds.items()},
         "points": _points(summary),
         "tests": plain([one._asdict() for one in summary.test_results]),
     }

@@ -94,8 +94,14 @@ def _distance(summary: InfluenceSummary) -> list[str]:
 
 
 def _accuracy(summary: InfluenceSummary) -> list[str]:
-    how_close = "{} has Pearson correlation {:.3f} and relative RMSE {:.3f}"
-    texts = [how_close.format(kind, a.pearson, a.relative_rmse) for kind, a in summary.agreements.items()]
+    how_close = "{} has Pearson correlation {:.3f} over all rounds, {}relative RMSE {:.3f}"
+    texts = [
+        how_close.format(
+            kind, a.pearson, f"mean rank correlation {within[0]:.2f} within a round, " * bool(within), a.relative_rmse
+        )
+        for kind, a in summary.agreements.items()
+        for within in (summary.within_rounds.get(kind, ()),)
+    ]
     return [f"Compared with the truth, update by update: {'; '.join(texts)}."] if texts else []
 
 
