@@ -64,10 +64,11 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures of a module, which may make models too
 def pytest_runtest_setup(item):
-    """Models that a test makes without a seed are the same in every run of it."""
+    """Every test starts from the same seed and precision: what runs before it in the same process may change both."""
     import torch
 
     torch.manual_seed(0)
+    torch.set_float32_matmul_precision("highest")
 
 
 @pytest.fixture
