@@ -38,10 +38,15 @@ SMALL = replace(
     FULL, nodes=8, batch=64, rounds=160, participants=(0.75, 0.5), subsets=28, by_class=(0.75, 0.5), every=40,
     together=8,
 )  # fmt: skip
+SMALL_CNN = replace(
+    SMALL, name="8 participants, cnn", model="cnn", lr=CASES["cnn"].lr, batch=32, rounds=200,
+    options=(("channels", (8, 16, 16)), ("activation", "gelu"), ("pool", "average")),
+)  # fmt: skip
 FRESH_SEEDS = (10, 11, 12, 13, 14)  # the law was chosen on 0 to 4
 FRESH = (
     *(replace(SMALL, name="8 participants, dirichlet 0.1", concentration=0.1, seeds=(seed,)) for seed in FRESH_SEEDS),
     *(replace(SMALL, name="8 participants", seeds=(seed,)) for seed in FRESH_SEEDS),
+    *(replace(SMALL_CNN, seeds=(seed,)) for seed in FRESH_SEEDS),
 )
 FULL_FRESH = (
     replace(FULL, name="dirichlet 0.1", concentration=0.1, seeds=FRESH_SEEDS),
