@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 import torch
@@ -341,3 +342,12 @@ def test_public_names_are_there_and_others_are_not():
         _ = package.Recording
     with pytest.raises(ImportError, match=r"cascadice.configuration was renamed to cascadice.runs.config in 0.2.0"):
         from cascadice import configuration  # noqa: F401
+
+
+def test_warnings_are_one_line_without_a_place_in_the_code(monkeypatch):
+    said = []
+    warning = (UserWarning("two\n lines"), UserWarning, "some/file.py", 3)
+    monkeypatch.setattr("cascadice.commands.listing.run", lambda args: said.append(warnings.formatwarning(*warning)))
+    assert main(["list"]) == 0
+    assert said == ["warning: two lines\n"]
+    assert "some/file.py" in warnings.formatwarning(*warning)  # restored

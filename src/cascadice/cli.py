@@ -26,7 +26,7 @@ from cascadice.applications.reward import command as reward
 from cascadice.applications.validate import command as validate
 from cascadice.commands import check, influence, listing, report, reproduce, run, topology, view
 from cascadice.commands.stopping import Stop, stoppable
-from cascadice.commands.streams import last_resort, out_of_memory, standard_output
+from cascadice.commands.streams import last_resort, out_of_memory, plain_warnings, standard_output
 from cascadice.names import visible
 
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str] | None) -> int:
     try:
-        with standard_output(), interrupts.recognised():
+        with standard_output(), plain_warnings(), interrupts.recognised():
             args, unknown = _parser().parse_known_args(arguments)
             if unknown:
                 near = get_close_matches(unknown[0], args.parser._option_string_actions, n=1, cutoff=0.5)

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 from cascadice.data.inputs import IGNORED
 from cascadice.engine import evaluate_on, simulate
+from cascadice.engine.parts import part_of
 from cascadice.influence import measures
 from cascadice.influence.by_class import DOUBLED, ByClass, reciprocal, whole_run_by_class
 from cascadice.influence.retraining import retrain, without_each
@@ -157,3 +158,28 @@ def test_a_class_that_loses_all_its_holders_is_predicted_to_have_four_times_its_
 
 def test_data_has_several_classes():
     assert len(data().test.y.unique()) > 2  # or the tests above show nothing
+
+
+def test_a_measure_that_does_not_fit_is_refused_before_anything_is_trained():
+    network, played = make(), []
+    summed = evaluate_on(network, measure=lambda outputs, y: cross_entropy(outputs, y, reduction="sum"))
+    below = evaluate_on(network, measure=lambda outputs, y: cross_entropy(outputs, y) - 9)
+    for evaluation, problem in ((summed, "a mean over samples"), (below, "a measure above 0 on every class")):
+        with pytest.raises(ValueError, match=problem):
+            whole_run_by_class(network, ROUNDS, evaluation, played=lambda: played.append(1))
+    assert not played
+
+
+def test_slopes_too_large_to_believe_come_with_a_warning():
+    network = make(lr=40.0)
+    with pytest.warns(RuntimeWarning, match="more than all of it"):
+        found = whole_run_by_class(network, 12, evaluate_on(network))
+    assert float(found.participants.abs().max()) > float(found.parts @ found.losses.sum(1))
+
+
+def test_a_part_of_a_network_needs_its_exchange():
+    part = part_of(make(), (0, 1))
+    with pytest.raises(ValueError, match=r"found the parameters of 2\. A part of a network needs the exchange"):
+        whole_run_by_class(part, ROUNDS, evaluate_on(part))
+    with pytest.raises(ValueError, match="A part of a network needs the exchange"):
+        retrain(part, ROUNDS, evaluate_on(part), updates=torch.ones(1, 2))

@@ -172,12 +172,16 @@ def test_bad_input(unchecked):
         ({"samples": torch.ones(2, 47)}, r"a column for each of 48 training samples; found shape \[2, 47\]"),
         ({"updates": torch.ones(2, NODES), "samples": torch.ones(3, 48)}, "a row for each network; found 2 and 3 rows"),
         ({"samples": torch.full((1, 48), -1.0)}, "weights of samples must be at least 0 and finite; found -1"),
+        (
+            {"updates": torch.tensor([[1.0, torch.inf, 1.0, 1.0]])},
+            "of updates must be at least 0 and finite; found inf",
+        ),
         ({"updates": torch.ones(2, NODES), "names": ["one"]}, "a name for each of 2 networks; found 1"),
         ({"updates": torch.ones(0, NODES)}, "row 0 of updates"),
     ):
         with pytest.raises(ValueError, match=message):
             retrain(network, 2, evaluation, **options)
-    for rounds, found in ((0, "0"), (simulate(network, 2), "generator")):
+    for rounds, found in ((0, "0"), (True, "True"), (simulate(network, 2), "generator")):
         with pytest.raises(ValueError, match=f"the number of rounds to train, at least 1; found {found}"):
             retrain(network, rounds, evaluation, updates=torch.ones(1, NODES))
     for together in (0, -1, 1.5):

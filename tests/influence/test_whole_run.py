@@ -1,6 +1,7 @@
 """Whole-run influence against finite differences of the run itself, recordings, and what shares must add up to."""
 
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,14 +10,14 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from cascadice.data import Samples
-from cascadice.engine import Behaviour, Operator, simulate
+from cascadice.engine import Behaviour, Operator, fleet, simulate
 from cascadice.engine.exchange.stacked import Averaging
 from cascadice.engine.parts import part_of
 from cascadice.engine.rounds import Adjoint
 from cascadice.engine.weighting import with_weights
 from cascadice.influence import evaluate_on, full_horizon
-from cascadice.influence.weighted_run import WeightedRun, focus
-from cascadice.influence.whole_run import combine_rounds, sweep, whole_run
+from cascadice.influence.weighted_run import WeightedRun, focus, initial_value
+from cascadice.influence.whole_run import combine_rounds, doubt_of_slopes, sweep, warn_if_rough, whole_run
 from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
 from cascadice.optimizers import Optimizer, build, clip
 
@@ -320,3 +321,36 @@ def test_slopes_larger_than_the_whole_loss_are_doubted(recorded, at):
     # of a measure that may be near 0, and of a run that is not rough, nothing is said: warnings are errors
     whole_run(network, rounds, evaluate_on(network, measure=lambda outputs, y: outputs.var()), at=at, samples=False)
     assert float(whole_run(small(lr=0.5), 40, evaluation, at=at).participants.abs().max()) < 0.5
+
+
+def test_a_slope_is_doubted_if_it_exceeds_the_loss_both_before_and_after_training():
+    assert doubt_of_slopes([float("nan"), -1.9, 1.0], before=2.0, after=1.0) == ""
+    assert doubt_of_slopes([0.5, -1.9], before=1.0, after=2.0) == ""
+    doubt = doubt_of_slopes([float("nan"), -2.1, 1.0], before=2.0, after=1.0)
+    assert "participant 1 would change the loss by 2.1, more than all of it (2 before training, 1 after)" in doubt
+
+
+def test_slopes_count_by_alpha_and_against_the_loss_of_one_network():
+    network = small()
+    evaluation = evaluate_on(network)
+    before = initial_value(WeightedRun(network, ROUNDS, evaluation))
+    slopes = torch.full((NODES,), 1.5 * before, dtype=torch.float64)
+    warn_if_rough(WeightedRun(network, ROUNDS, evaluation, 0.5), slopes, 0.0)  # says nothing: warnings are errors
+    part = part_of(network, (0, 1))
+    warn_if_rough(WeightedRun(part, ROUNDS, evaluate_on(part), exchange=Averaging()), slopes[:2], 0.0)
+    two = fleet([network, network])
+    for one, own in ((network, slopes), (two, slopes.repeat(2))):
+        with pytest.warns(RuntimeWarning, match=rf"more than all of it \({before:.3g} before"):
+            warn_if_rough(WeightedRun(one, ROUNDS, evaluate_on(one)), own, 0.0)
+
+
+def test_the_average_of_the_first_models_is_measured_if_that_of_the_final_ones_is():
+    network = small()
+    apart = network.initial.theta + torch.randn(network.initial.theta.shape, dtype=torch.float64)
+    network = replace(network, initial=network.initial._replace(theta=apart))
+    evaluation = evaluate_on(network)
+    average = network.initial._replace(theta=(network.weights @ apart).expand_as(apart))
+    expected = Operator(network).losses(evaluation, average, range(NODES))[0]
+    found = initial_value(WeightedRun(network, ROUNDS, evaluation, on="average"))
+    assert found == pytest.approx(float(expected), rel=1e-12)
+    assert found != pytest.approx(initial_value(WeightedRun(network, ROUNDS, evaluation)), rel=1e-3)

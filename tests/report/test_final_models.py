@@ -36,7 +36,7 @@ def test_who_helped_the_final_models_comes_first(final, tmp_path):
     (sentence,) = (text for text in data["findings"] if text.startswith("Shares sum to"))
     sums = f"Shares sum to {shares.sum():+.4f}; training changed the loss by {summary.training_change:+.4f}."
     assert sentence.startswith(f"{sums} The shares miss what training changed by ")  # with one point
-    assert "Use more points: cascadice influence RUN --kind whole-run-shares --points 2 --overwrite. If" in sentence
+    assert "Use more points: repeat the command with --points 2 --overwrite. If" in sentence
     section = data["final"]
     assert section["title"] == "Who helped the final models"
     assert section["columns"] == [

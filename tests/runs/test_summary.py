@@ -238,7 +238,7 @@ def test_shares_that_do_not_add_up_are_called_so(change, warning):
         "rounds; they do not include this error, which may be larger for a single participant"
     )
     advice = (
-        ". Use more points: cascadice influence RUN --kind whole-run-shares --points 8 --overwrite. If that brings the "
+        ". Use more points: repeat the command with --points 8 --overwrite. If that brings the "
         "sum no closer, training is too rough for shares: lower the learning rate"
     ) * ("parts of a whole" in warning)
     rest = warning + uncovered + advice if warning else ""

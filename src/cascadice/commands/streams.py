@@ -1,10 +1,11 @@
-"""Standard output that may be closed, unexpected errors, and memory that runs out."""
+"""Standard output that may be closed, warnings, unexpected errors, and memory that runs out."""
 
 import errno
 import os
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, TextIO
@@ -63,6 +64,17 @@ def standard_output() -> Iterator[None]:
         output.flush()
     if output.failure is not None:
         raise OSError(output.failure.errno, output.failure.strerror, "standard output")
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings without the place in the code where they were raised, which says nothing to a command's user."""
+    usual = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {' '.join(str(message).split())}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def last_resort(error: Exception) -> str:

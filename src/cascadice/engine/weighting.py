@@ -78,9 +78,13 @@ def with_weights(
 def _check(name: str, weights: float | Tensor, count: int, each: str) -> None:
     if isinstance(weights, Tensor) and weights.shape != (count,):
         raise ValueError(f"{name} must be one number or {count}, one per {each}; found shape {list(weights.shape)}.")
-    values = torch.as_tensor(weights)
-    if not bool((values.isfinite() & (values >= 0)).all()):
-        raise ValueError(f"weights of {name} must be at least 0 and finite; found {float(values.min()):g}.")
+    check_size(name, torch.as_tensor(weights))
+
+
+def check_size(name: str, weights: Tensor) -> None:
+    """Raise ValueError unless all of these weights are at least 0 and finite."""
+    if (wrong := weights[~(weights.isfinite() & (weights >= 0))]).numel():
+        raise ValueError(f"weights of {name} must be at least 0 and finite; found {float(wrong[0]):g}.")
 
 
 def _scaled(rate: Any, alpha: float | Tensor) -> float | Tensor:

@@ -29,6 +29,7 @@ from cascadice.influence.weighted_run import (
     rounds_backwards,
     weighted_losses,
 )  # fmt: skip
+from cascadice.influence.whole_run import warn_if_rough
 
 REMEDY = "Use the plain loss, or whole_run, which takes any measure."
 TOLERANCE = 1e-3  # relative; the classes of a mean over samples differ from it by rounding only
@@ -153,12 +154,18 @@ def whole_run_by_class(
     source, operator = rounds_backwards(run, training), training.fresh()
     losses, slopes = torch.zeros(2, len(classes), network.nodes, dtype=torch.float64)
 
+    def measure(models: Participants) -> Tensor:
+        measured = losses_by_class(operator, classes, models)
+        whole = float(weighted_losses(operator, evaluation, models).double().sum())
+        _check_mean(parts, measured.sum(1), whole, 10 * torch.finfo(network.initial.theta.dtype).eps)
+        return measured
+
     def final(c: int, last: Round) -> Adjoint:
         if c == 0:
-            losses[:] = losses_by_class(operator, classes, last.after)
-            whole = float(weighted_losses(operator, evaluation, last.after).double().sum())
-            _check_mean(parts, losses.sum(1), whole, 10 * torch.finfo(network.initial.theta.dtype).eps)
+            losses[:] = measure(last.after)
         return final_adjoint(operator, classes[c], last)
+
+    measure(network.initial)  # a measure that does not fit is refused before anything is trained
 
     sweeps = [
         pull_back(operator, each, partial(final, c), samples=False) for c, each in enumerate(tee(source, len(classes)))
@@ -170,7 +177,9 @@ def whole_run_by_class(
                 played()
     except DivergedError as error:
         raise run.diverged(error) from None
-    return ByClass(at, parts, losses, slopes)
+    result = ByClass(at, parts, losses, slopes)
+    warn_if_rough(run, result.participants, float(parts @ losses.sum(1)))
+    return result
 
 
 def split(evaluation: Evaluation) -> tuple[list[Evaluation], Float[Tensor, " classes"]]:
@@ -192,15 +201,15 @@ def losses_by_class(
     """q_k L_c(θ_k) of these models; raise ValueError if the measure cannot be taken of the samples of one class."""
     each = []
     for part in classes:
+        cause, problem = None, ""
         try:
             each.append(weighted_losses(operator, part, models).double())
+            problem = "" if bool(each[-1].isfinite().all()) else f"it is {float(each[-1].sum())}"
         except (ValueError, RuntimeError) as error:
-            reason = str(error).strip().partition("\n")[0].rstrip(".")
-            found = f"on the samples of class {int(part.y[0])} it fails: {reason}"
-            raise ValueError(f"influence by class needs a measure of any samples; {found}. {REMEDY}") from error
-        if not bool(each[-1].isfinite().all()):
-            found = f"on the samples of class {int(part.y[0])} it is {float(each[-1].sum())}"
-            raise ValueError(f"influence by class needs a measure of any samples; {found}. {REMEDY}")
+            cause, problem = error, f"it fails: {' '.join(str(error).split()[:30]).rstrip('.')}"
+        if problem:
+            found = f"on the samples of class {int(part.y[0])} {problem}"
+            raise ValueError(f"influence by class needs a measure of any samples; {found}. {REMEDY}") from cause
     return torch.stack(each)
 
 

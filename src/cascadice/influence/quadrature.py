@@ -44,6 +44,11 @@ def check_points(points: int) -> None:
         raise ValueError(f"a quadrature may have at most {MOST_POINTS} points; found {points}. Use fewer, such as 8.")
 
 
+def more_points(points: int) -> int:
+    """How many points to try next if so many were too few."""
+    return min(2 * points, MOST_POINTS)
+
+
 def with_error(estimate: Callable[[int], Estimate], points: int = 2) -> tuple[Estimate, Tensor]:
     """An integral with `points` + 1 points, and a conservative estimate of its error: its change from `points` points.
 

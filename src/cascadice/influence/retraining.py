@@ -8,7 +8,7 @@ The linear datamodeling score (LDS; Ilyas et al. 2022, Park et al. 2023) is thei
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import comb, isfinite
-from numbers import Integral, Real
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -65,8 +65,7 @@ def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[T
         found = f"the fraction {keep:g} of {size} keeps {'all of them' if kept >= size else 'none'}"
         advice = f"Keep a fraction from {1 / size:g} to {1 - 1 / size:g}." if size > 1 else "There must be at least 2."
         raise ValueError(f"each subset must keep some and leave some out; {found}. {advice}")
-    if not isinstance(count, Integral) or count < 1:
-        raise ValueError(f"count must be a whole number of subsets, at least 1; found {count!r}.")
+    check_count(count, "count must be a whole number of subsets")
     generator = seeds.generator(seed, "subsets", size, kept)
     chosen: dict[tuple[int, ...], None] = {}
     while len(chosen) < min(count, comb(size, kept)):

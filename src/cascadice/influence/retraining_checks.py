@@ -1,15 +1,17 @@
 """Checks before networks are trained again: how many there are, and the weights that each is trained with."""
 
+from numbers import Integral, Real
+
 from torch import Tensor
 
 from cascadice.engine.networks import Network
+from cascadice.engine.weighting import check_size
 
 
 def check_count(count: int, what: str) -> None:
     """Raise ValueError unless this is a whole number from 1."""
-    if not isinstance(count, int) or count < 1:
-        given = count if isinstance(count, int | float) else type(count).__name__
-        raise ValueError(f"{what}, at least 1; found {given}.")
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+        raise ValueError(f"{what}, at least 1; found {count if isinstance(count, Real) else type(count).__name__}.")
 
 
 def count_networks(network: Network, updates: Tensor | None, samples: Tensor | None) -> int:
@@ -27,8 +29,7 @@ def count_networks(network: Network, updates: Tensor | None, samples: Tensor | N
                 f"{list(weights.shape)}. Use weights[None] for one network."
             )
         counts.append(len(weights))
-        if not bool((weights.isfinite() & (weights >= 0)).all()):
-            raise ValueError(f"weights of {name} must be at least 0 and finite; found {float(weights.min()):g}.")
+        check_size(name, weights)
         if idle := (~weights.any(1)).nonzero().flatten().tolist() if len(weights) else [0]:
             raise ValueError(f"every network must have something to train on; row {idle[0]} of {name} leaves nothing.")
     if not counts:

@@ -135,6 +135,13 @@ def final_value(run: WeightedRun) -> float:
     return float(weighted_losses(operator, run.evaluation, models).sum())
 
 
+def initial_value(run: WeightedRun) -> float:
+    """f of the models that training starts from. Cost: an evaluation."""
+    operator, on = run.operator()
+    models = run.network.initial if isinstance(run.rounds, int) else run.rounds[0].before
+    return float(weighted_losses(operator, run.evaluation, models_to_measure(operator, models, on)).sum())
+
+
 def _last_round(run: WeightedRun, operator: Operator) -> Round:
     network, span = operator.network, run.span
     if run.recorded is not None:

@@ -9,6 +9,7 @@ f(1) is the run, f(1 − e_j) the run without j. α_j multiplies j's learning ra
 import warnings
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from cascadice.influence.weighted_run import (
     Alpha,
     Rounds,
     WeightedRun,
+    initial_value,
     models_to_measure,
     rounds_backwards,
     weighted_losses,
@@ -140,32 +142,42 @@ def whole_run(
     """
     run = WeightedRun(network, rounds, evaluation, at, during, on, samples, length, played, exchange)
     result = combine_rounds(sweep(run))
-    if doubt := doubt_of_slopes(run, result):
-        warnings.warn(doubt, RuntimeWarning, stacklevel=2)
+    warn_if_rough(run, result.participants, result.value)
     return result
 
 
-def doubt_of_slopes(run: WeightedRun, result: WholeRun) -> str:
-    """What to warn of if a slope says that one participant's data changes the loss by more than all of it; else "".
+def warn_if_rough(run: WeightedRun, slopes: Float[Tensor, " n"], value: float) -> None:
+    """Warn the caller's caller if these slopes of f are too large to believe; f at α is `value`. Cost: an evaluation.
 
-    α_j |∂f/∂α_j| is compared with f before and after training. Nothing is said of other measures, which may be near 0.
-    Cost: an evaluation, if a slope exceeds the loss after training.
+    Nothing is said in one of several processes, which has a part of f: commands ask `doubt_of_slopes` about all parts.
     """
-    effects = (run.alpha.cpu() * result.participants).abs().nan_to_num()
-    j, effect = int(effects.argmax()), float(effects.max())
-    if effect <= abs(result.value) or run.evaluation.measure is not run.network.learner.loss:
-        return ""
-    operator, on = run.operator()
-    models = run.network.initial if isinstance(run.rounds, int) else run.rounds[0].before
-    losses = weighted_losses(operator, run.evaluation, models_to_measure(operator, models, on))
-    share = operator.network.weights.sum()  # of this process in the whole loss; 0 if it measures none of the models
-    before, after = float(losses.sum() / share), float(result.value / share)
-    if not effect > max(before, after):
+    if run.network.members or not measures_loss(run):
+        return
+    before, after = initial_value(run) / run.network.blocks, value / run.network.blocks
+    if doubt := doubt_of_slopes((run.alpha.cpu() * slopes).tolist(), before, after):
+        warnings.warn(doubt, RuntimeWarning, stacklevel=3)
+
+
+def measures_loss(run: WeightedRun) -> bool:
+    """Whether f is the training loss; other measures may be near 0, where a slope is larger than they are."""
+    return run.evaluation.measure is run.network.learner.loss
+
+
+def doubt_of_slopes(effects: Sequence[float], before: float, after: float) -> str:
+    """What to say if, by its slope, one participant's data changes the loss by more than all of it; else "".
+
+    Args:
+        effects: α_j ∂f/∂α_j of each participant; NaN for those that were left out.
+        before: The loss before training.
+        after: The loss after it.
+    """
+    sizes = [0.0 if isnan(effect) else abs(effect) for effect in effects]
+    if (most := max(sizes)) <= max(before, after):
         return ""
     return (
-        f"by its slope, the data of participant {(run.network.members or range(len(effects)))[j]} would change the "
-        f"loss by {effect:.3g}, more than all of it ({before:.3g} before training, {after:.3g} after). Training is too "
-        "rough for slopes to predict anything: lower the learning rate, or retrain without the data."
+        f"by its slope, the data of participant {sizes.index(most)} would change the loss by {most:.3g}, more than all "
+        f"of it ({before:.3g} before training, {after:.3g} after). Training is too rough for slopes to predict "
+        "anything: lower the learning rate, or retrain without the data."
     )
 
 

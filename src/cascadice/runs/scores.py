@@ -14,7 +14,7 @@ from cascadice.engine import Evaluation, Network, Round, evaluate_on, simulate
 from cascadice.engine.evaluation import check_asked
 from cascadice.influence import whole_run, whole_run_shares
 from cascadice.influence.estimators import ESTIMATORS, WHOLE_RUN_KINDS, score_rounds, table
-from cascadice.influence.quadrature import check_points
+from cascadice.influence.quadrature import check_points, more_points
 from cascadice.influence.tables import Table, concatenate
 from cascadice.influence.uncertainty import bounds_of_totals, signs
 from cascadice.influence.whole_run import WholeRun
@@ -173,7 +173,7 @@ def score(
         found = _of_run(network, kept, measured, kind, samples, at, points or POINTS, progress)
         rows = concatenate(rows_by_round(kind, found))
         if kind == "whole-run-shares":
-            total, more = float(found.participants.sum()), 2 * (points or POINTS)
+            total, more = float(found.participants.sum()), more_points(points or POINTS)
             sums = sum_in_words(total, total - found.gap, f"Use more points: points={more}")
     else:
         far = f"{hops} hop{'' if hops == 1 else 's'}"

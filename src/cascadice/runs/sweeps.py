@@ -5,6 +5,7 @@ A folder of unfinished sweeps
     at-0.5/000040.safetensors    participants before round 40 of the run at 0.5, to train it again from there
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +25,7 @@ from cascadice.engine.rounds import Adjoint
 from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.influence.quadrature import weighted_points
 from cascadice.influence.tables import NOTE, Table, concatenate, table_of_drawn, table_of_participants
-from cascadice.influence.weighted_run import WeightedRun
+from cascadice.influence.weighted_run import WeightedRun, initial_value
 from cascadice.influence.whole_run import (
     KeptScores,
     RoundScores,
@@ -32,6 +33,7 @@ from cascadice.influence.whole_run import (
     WholeRun,
     doubt_of_slopes,
     from_kept,
+    measures_loss,
     stack_rounds,
     sweep,
 )
@@ -162,8 +164,7 @@ def sweep_run(played: Playable, question: Question, folder: Path, console: Conso
         swept = {at: _sweep(played, question, evaluation, at, scores, count_one) for at, scores in sweeps.items()}
         results = {f"whole-run at {question.at:g}": swept[question.at]} if "whole-run" in question.kinds else {}
         for result in results.values():
-            if doubt := doubt_of_slopes(_run_at(question.at, played, question, evaluation), result):
-                say(console, f"warning: {doubt}")
+            _warn_if_rough(played, _run_at(question.at, played, question, evaluation), result)
         if "whole-run-shares" not in question.kinds:
             return Swept(results)
         known = swept[1.0].value if 1.0 in swept else None
@@ -215,6 +216,18 @@ def _run_at(
         played.network, played.rounds_at(at), evaluation, at, question.rounds_counted, question.on, question.samples,
         played.length, count, played.exchange,
     )  # fmt: skip
+
+
+def _warn_if_rough(played: Playable, run: WeightedRun, result: WholeRun) -> None:
+    """Warn, in one of the processes, if slopes are too large to believe."""
+    if not measures_loss(run):
+        return
+    own = dict(zip(run.network.members or range(run.network.nodes), result.participants.tolist(), strict=True))
+    slopes = {int(j): slope for part in played.world.tell(own) for j, slope in part.items()}
+    before, after = played.world.total(initial_value(run), result.value)
+    doubt = doubt_of_slopes([float(run.at) * slopes[j] for j in sorted(slopes)], before, after)
+    if doubt and played.world.rank == 0:
+        warnings.warn(doubt, RuntimeWarning, stacklevel=2)
 
 
 def _sweep(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from cascadice.console import Console, say
+from cascadice.influence.quadrature import more_points
 from cascadice.influence.uncertainty import decimals, plus_minus
 from cascadice.influence.whole_run_shares import POINTS
 from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, clear_samples, sides
@@ -185,9 +186,9 @@ def adding_up(summary: InfluenceSummary) -> str:
     shares, change = summary.participants.get("whole-run shares"), summary.training_change
     if shares is None or change is None or np.isnan(shares).any():
         return ""
-    points = 2 * int(summary.asked.get("points", POINTS))
-    command = f"cascadice influence RUN --kind whole-run-shares --points {points} --overwrite"
-    return sum_in_words(float(shares.sum()), change, f"Use more points: {command}", summary.cause)
+    points = more_points(int(summary.asked.get("points", POINTS)))
+    more = f"Use more points: repeat the command with --points {points} --overwrite"
+    return sum_in_words(float(shares.sum()), change, more, summary.cause)
 
 
 def sum_in_words(total: float, change: float, advice: str, cause: str = "training") -> str:

@@ -292,7 +292,7 @@ def test_by_contribution_it_says_what_intervals_leave_out(choose, short, tmp_pat
     said = json.loads((tmp_path / "out" / "contribution.json").read_text())["findings"][-1]
     assert said in out
     assert "The shares miss what training changed by 20 %: do not read them as parts of a whole. The 95 %" in said
-    assert ", which may be larger for a single participant. Use more points: --points 6 --overwrite. If that" in said
+    assert ", which may be larger for a single participant. Use more points: repeat the command with --points 6" in said
     assert said.endswith("training is too rough for shares: lower the learning rate.")
 
 

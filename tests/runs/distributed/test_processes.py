@@ -228,6 +228,20 @@ def test_whole_run_influence_between_processes_is_that_in_one(runs, monkeypatch)
     assert [result.training_change for result in results] == pytest.approx([change, change], abs=1e-12)
 
 
+@pytest.mark.parametrize("on", ["all", 3])
+def test_slopes_too_large_to_believe_are_doubted_once_and_as_in_one_process(tmp_path, on):
+    rough = replace(CONFIG, lr=3.0, rounds=10, record="none", init="own")
+    train.run(rough, tmp_path / "one", quiet=True)
+    trained(tmp_path / "two", rough)
+    question = Question(("whole-run",), on=on)
+    with pytest.warns(RuntimeWarning, match="by its slope, the data of participant") as alone:
+        ask(tmp_path / "one", question, quiet=True)
+    with pytest.warns(RuntimeWarning, match="by its slope, the data of participant") as several:
+        _, errors = together(2, lambda world: ask(tmp_path / "two", question, quiet=True, world=world))
+    assert errors == [None, None]
+    assert [str(one.message) for one in several] == [str(one.message) for one in alone]
+
+
 def test_scores_of_samples_stay_in_their_process_unless_they_are_asked_for(runs, monkeypatch):
     told, printed, tell = [], [], World.tell
     monkeypatch.setattr(World, "tell", lambda world, value: told.append(value) or tell(world, value))

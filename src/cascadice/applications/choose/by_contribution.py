@@ -20,6 +20,7 @@ from cascadice.applications.writer import (
     run_in_processes,
 )
 from cascadice.engine.parts import numbered
+from cascadice.influence.quadrature import more_points
 from cascadice.influence.uncertainty import bounds_of_totals, plus_minus, signs
 from cascadice.influence.whole_run_shares import POINTS
 from cascadice.runs.distributed import together
@@ -145,8 +146,8 @@ def _sentences(results: Json) -> Iterator[str]:
         yield f"Its own data accounts for {100 * part:.1f} % of what training did to its loss."
     if rows[0][2] is None or np.isnan(rows[0][2]):
         yield ONE_ROUND
-    more = f"--points {2 * results['points']} --overwrite"
-    sums = sum_in_words(results["total"], change, f"Use more points: {more}")
+    more = f"Use more points: repeat the command with --points {more_points(results['points'])} --overwrite"
+    sums = sum_in_words(results["total"], change, more)
     yield (
         f"Training took the loss of {models} from {results['untrained']:.4f} to {results['trained']:.4f}. With "
         f"{results['points']} points, {sums}."

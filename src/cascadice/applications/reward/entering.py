@@ -11,6 +11,7 @@ from cascadice.applications.reward.ledger import Ledger, by_round, enter
 from cascadice.applications.writer import Writer, resumable
 from cascadice.console import track
 from cascadice.engine.exchange.messages import Messages
+from cascadice.influence.quadrature import more_points
 from cascadice.runs.ask import start_rounds
 from cascadice.runs.distributed.processes import World
 from cascadice.runs.question import Question, evaluate_on_first
@@ -105,7 +106,7 @@ def _effect(job: Job, losses: Sequence[float], own: float, begun: bool) -> Json:
     if not abs(total - change) <= abs(change):  # NaN, too
         raise ValueError(
             f"contributions must sum to about what training did to the loss, {change:+.4f}, to pay by them; with "
-            f"{points} point{'s' * (points > 1)} they sum to {total:+.4f}. Ask for more: --points {2 * points}"
+            f"{points} point{'s' * (points > 1)} they sum to {total:+.4f}. Ask for more: --points {more_points(points)}"
             + " --ledger DIR" * begun
             + f". {ROUGH}."
         )

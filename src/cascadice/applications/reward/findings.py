@@ -19,6 +19,7 @@ from cascadice.applications.reward.payouts import PAYOUT_RULES, Terms, check_ter
 from cascadice.applications.reward.seals import TERMS_SEAL, check_sealed, read_key, signature, terms_signature
 from cascadice.applications.writer import SIGN_RULE, Section, check_same, concatenate, open_writer, run_in_processes
 from cascadice.engine.parts import numbered
+from cascadice.influence.quadrature import more_points
 from cascadice.influence.uncertainty import Bounds, overlapping
 from cascadice.influence.whole_run_shares import POINTS
 from cascadice.names import lookup
@@ -229,7 +230,7 @@ def sentences(results: Json) -> Iterator[str]:
 def _effect_in_words(results: Json) -> str:
     """What training did to the final models, and what the shares in it sum to."""
     untrained, trained, points = results["untrained"], results["trained"], results.get("points", POINTS)
-    more = f"Use more points, in a new ledger: --points {2 * points} --ledger DIR --overwrite"
+    more = f"Use more points, in a new ledger: --points {more_points(points)} --ledger DIR --overwrite"
     sums = sum_in_words(trained - untrained + results["gap"], trained - untrained, more)
     took = f"Training took the mean loss of the final models from {untrained:.4f} to {trained:.4f}"
     return f"{took}. {sums[0].upper()}{sums[1:]}."

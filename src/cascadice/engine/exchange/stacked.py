@@ -44,6 +44,9 @@ class Exchange(Protocol):
 
 def mix(W: Float[Tensor, "n n"], half: Participants, out: Participants | None = None) -> Participants:
     """Gossip averaging, θ_k^{t+1} = Σ_j W[k, j] θ_j^{t+½}; into the buffers `out` if given."""
+    if W.shape[1] != len(half.theta):
+        found = f"W mixes {W.shape[1]} participants; found the parameters of {len(half.theta)}"
+        raise ValueError(f"{found}. A part of a network needs the exchange of messages with the other parts.")
     return _mixed(lambda rows, to: gossip(W, rows, out=to), half, out)
 
 
