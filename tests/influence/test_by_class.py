@@ -145,6 +145,8 @@ def test_subsets_are_checked(unchecked):
     for wrong, shown in ((float("nan"), "nan"), (5.0, "5"), (-1.0, "-1")):
         with pytest.raises(ValueError, match=f"1 for participants in a subset, else 0; found {shown}"):
             scores.predicted(torch.full((1, 4), wrong))
+    with pytest.raises(ValueError, match=r"each subset must keep somebody; row 1 of kept leaves nobody\. Without"):
+        scores.predicted(torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 0]]))
     assert_close(scores.predicted(torch.ones(1, 4).bool()), torch.tensor([4.0]).double())
 
 

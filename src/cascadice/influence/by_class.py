@@ -65,11 +65,11 @@ class ByClass:
 
         Returns:
             f of each subset. Its rank is closer to retraining than its size, above all where a class loses its last
-            holder.
+            holder, and where α is far from the fraction kept.
 
         Raises:
             TypeError: If this is not a tensor.
-            ValueError: If it has another shape, or numbers that are not from 0 to 1.
+            ValueError: If it has another shape, numbers that are not from 0 to 1, or a subset of nobody.
 
         Example:
             >>> by_class.predicted(without_each(network.nodes)) - by_class.predicted(torch.ones(1, network.nodes))
@@ -94,6 +94,9 @@ def check_subsets(kept: Tensor, nodes: int) -> None:
         raise ValueError(f"{needed}; found shape {list(kept.shape)}. Use random_subsets, or kept[None] for one subset.")
     if (wrong := kept[~((kept >= 0) & (kept <= 1))]).numel():
         raise ValueError(f"kept must be 1 for participants in a subset, else 0; found {float(wrong[0]):g}. Correct it.")
+    if nobody := (~kept.bool().any(1)).nonzero().flatten().tolist():
+        how = "Without anyone, f is measured_at(…, 0.0)"
+        raise ValueError(f"each subset must keep somebody; row {nobody[0]} of kept leaves nobody. {how}.")
 
 
 def reciprocal(rise: Tensor) -> Tensor:
