@@ -40,15 +40,20 @@ def cells(result: Mapping[str, Any]) -> tuple[list[str], dict[str, list[str]]]:
 
 def paired(result: Mapping[str, Any], condition: str, first: str, second: str) -> tuple[float, float, float]:
     """How far one estimate's Spearman is above another's: the mean over seeds, and the ends of its 95 % interval."""
-    by_seed = [
-        {
-            row["seed"]: row["spearman"]
-            for row in result["rows"]
-            if (row["condition"], row["estimate"]) == (condition, e)
-        }
-        for e in (first, second)
-    ]
-    return interval([by_seed[0][seed] - by_seed[1][seed] for seed in by_seed[0] if seed in by_seed[1]])
+    return above(by_seed(result, condition, first), by_seed(result, condition, second))
+
+
+def by_seed(result: Mapping[str, Any], condition: str, estimate: str) -> dict[int, float]:
+    """Spearman of an estimate in a condition, by seed."""
+    rows = result["rows"]
+    return {
+        row["seed"]: row["spearman"] for row in rows if (row["condition"], row["estimate"]) == (condition, estimate)
+    }
+
+
+def above(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[float, float, float]:
+    """How far one is above the other: the mean over the seeds that both have, and the ends of its 95 % interval."""
+    return interval([value - second[seed] for seed, value in first.items() if seed in second])
 
 
 def interval(gaps: list[float]) -> tuple[float, float, float]:

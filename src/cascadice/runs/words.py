@@ -139,8 +139,8 @@ def caution(summary: InfluenceSummary) -> str:
             "Do not choose samples by these scores: Adam and clipping hide the size of gradients, and scores of "
             "samples may hardly predict training without them (LDS 0.1 to 0.3 for an MLP on images, 0.63 for a "
             "transformer on text, with Adam's usual ε of 1e-8: docs/retraining.md). A larger ε may help: train with "
-            "--optimizer-options eps=1e-4 (in Python, cascadice.optimizers.adam(eps=1e-4)). Run cascadice validate "
-            "--of samples to see how it is here."
+            "--optimizer-options eps=1e-4 (in Python, cascadice.optimizers.adam(eps=1e-4) or torch.optim.Adam(…, "
+            "eps=1e-4)). Run cascadice validate --of samples to see how it is here."
         )
     verdicts = set(next(iter(summary.verdicts.values())))
     if verdicts == {"used once"}:
