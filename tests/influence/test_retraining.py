@@ -142,7 +142,7 @@ def test_the_interval_is_as_wide_as_theory_says():
     assert 0.8 < (score.high - score.low) / expected < 1.4
 
 
-def test_random_subsets_keep_a_part():
+def test_random_subsets_keep_a_part(unchecked):
     found = random_subsets(10, 0.8, 20, seed=1)
     assert found.shape == (20, 10)
     assert set(found.sum(1).tolist()) == {8.0}
