@@ -17,8 +17,10 @@ from cascadice.files.tensors import read_tensors
 from cascadice.influence import evaluate_on
 from cascadice.influence.retraining import retrain
 from cascadice.report.page import collect
+from cascadice.runs import memory
 from cascadice.runs.config import Config, build, to_json
 from cascadice.runs.folder import clear
+from cascadice.runs.forecast import of_retraining
 
 TINY = Config(nodes=5, model_options=("hidden=[4]",), epochs=None, rounds=6, lr=0.2, batch_size=8)
 FEW = ["--subsets", "6", "--keep", "0.6"]
@@ -77,6 +79,18 @@ def test_every_estimate_beside_networks_that_were_trained_again(validate, folder
     rows = [line for line in out.splitlines() if line.startswith("whole-run")]
     assert all(len(line) <= 80 for line in rows)
     assert all(len(re.findall(r" \(-?\d\.\d\d to -?\d\.\d\d\) ", row)) == 2 for row in rows)  # both correlations
+
+
+def test_memory_is_forecast_for_the_networks_that_are_trained_together(validate, undrawn, monkeypatch):
+    forecasts, networks, keep = {}, [], ["--keep", "0.6", "--kinds", "first-order", "--leave-one-out"]
+    monkeypatch.setitem(idea.TOGETHER, "cpu", 3)
+    monkeypatch.setattr(memory, "check", lambda what, parts, device: forecasts.update({what: parts}))
+    monkeypatch.setattr(
+        idea, "retrain", lambda *args, **more: networks.append(len(more["names"])) or retrain(*args, **more)
+    )
+    assert validate("--subsets", "10", *keep)[0] == 0
+    assert networks == [3, 3, 3, 1, 3, 2]
+    assert forecasts["validation"] == of_retraining(build(TINY), 6, 355, 3)
 
 
 def test_its_section_of_the_page(validate, folder, undrawn):
