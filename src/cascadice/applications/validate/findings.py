@@ -103,7 +103,8 @@ def _open(args: argparse.Namespace) -> tuple[Recording, Setting]:
     recording = Recording(folder, config, network, tuple(store.saved_rounds(folder)))
     run, least = playable(recording), min(len(network.data.test), EVAL_SAMPLES)
     evaluation = evaluate_on_first(least if args.eval_samples is None else args.eval_samples, run.network)
-    return recording, Setting(run.network, run.rounds, evaluation, args.keep, args.of == "samples")
+    recorded = set(recording.round_numbers).issuperset(range(run.rounds))
+    return recording, Setting(run.network, run.rounds, evaluation, args.keep, args.of == "samples", recorded)
 
 
 def _plan(args: argparse.Namespace, setting: Setting, kept: Results) -> Plan:
