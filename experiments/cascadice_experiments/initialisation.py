@@ -20,7 +20,7 @@ from cascadice.runs.train import run
 from cascadice_experiments import study
 from cascadice_experiments.data_sets import find_and_tell
 
-FLAGS: study.Flags = {"--out": {"default": Path("out/initialisation"), "help": "folder for the runs"}}
+FLAGS: study.Flags = {"--out": {"default": Path("out/initialisation"), "help": "folder for the runs [%(default)s]"}}
 INITS = ("own", "shared")
 
 

@@ -25,11 +25,11 @@ Points = Sequence[Mapping[str, Any]] | Mapping[str, Any]  # rows, or columns by 
 
 SHARED: Flags = {
     "--quick": {"action": "store_true"},
-    "--seeds": {"type": int, "metavar": "N", "help": "number of seeds [5]"},
-    "--first-seed": {"type": int, "default": 0, "metavar": "N", "help": "first seed [0]"},
+    "--seeds": {"type": int, "metavar": "N", "help": "number of seeds [%(default)s]"},
+    "--first-seed": {"type": int, "default": 0, "metavar": "N", "help": "first seed [%(default)s]"},
     "--limit": {"type": float, "default": float("inf"), "metavar": "S", "help": "start nothing after S seconds"},
     "--out": {"type": Path, "metavar": "DIR", "help": "folder for result.json, the points and the picture"},
-    "--device": {"default": "cpu", "help": "cpu or cuda [cpu]"},
+    "--device": {"default": "cpu", "help": "cpu or cuda [%(default)s]"},
     "--data-root": {"metavar": "DIR", "help": "folder that holds CIFAR-10"},
     "--json": {"action": "store_true", "help": "print one JSON object last"},
 }

@@ -107,6 +107,16 @@ def test_the_page_shows_how_far_predicted_losses_are_off():
     assert f"| {mean:.2f} ± " in next(row for row in rows if "dirichlet 0.1: participants 0.5, α = 0.5" in row)
 
 
+@pytest.mark.parametrize("flags", [["--first-seed", "0"], ["--case", "cnn"]])
+def test_a_selection_of_nothing_is_refused_in_one_line(flags, capsys, tmp_path):
+    assert laws.main([*flags, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("nothing is selected: no case")
+    assert "the cases are: 8 participants, dirichlet 0.1; 8 participants; " in said
+    assert said.endswith("; their first seeds: 10, 11, 12, 13, 14.\n")
+    assert said.count("\n") == 1
+
+
 def test_new_networks_are_trained_and_every_law_tried(capsys, tmp_path, monkeypatch):
     few = {**QUICK, "rounds": 4, "nodes": 4, "subsets": 4, "seeds": (10,), "participants": (0.5,), "by_class": (0.5,)}
     monkeypatch.setattr(laws, "FRESH", (replace(laws.FRESH[0], **few),))

@@ -12,6 +12,7 @@ from cascadice.cli import main
 from cascadice.report.page import collect_results
 from cascadice_experiments import study
 
+OF_RETRAINING = ("adam_epsilon", "laws", "missing", "repeatability", "roughness")
 COMMANDS = ("alignment", "anomalies", "collaboration", "incentives", "initialisation", "unlearning")
 
 
@@ -79,6 +80,19 @@ def test_every_study_is_a_command(name, monkeypatch, capsys):
     assert not stopped.value.code
     assert "--data-root DIR" in capsys.readouterr().out
     assert f"python -m cascadice_experiments.{name}" in cascadice_experiments.__doc__
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "retraining", *(f"retraining.{name}" for name in OF_RETRAINING)])
+def test_help_states_the_default_of_every_flag(name):
+    try:
+        flags = import_module(f"cascadice_experiments.{name}.__main__").FLAGS
+    except ModuleNotFoundError:
+        flags = import_module(f"cascadice_experiments.{name}").FLAGS
+    parser = study.parser(name, flags)
+    assert "[None]" not in parser.format_help()
+    for flag in parser._actions:
+        has_default = flag.option_strings and flag.nargs != 0 and flag.default not in (None, float("inf"))
+        assert not has_default or "[%(default)s]" in flag.help, flag.option_strings
 
 
 def test_a_study_whose_reader_leaves_ends_quietly():

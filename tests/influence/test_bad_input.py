@@ -10,6 +10,7 @@ from oracles import losses as losses_of
 from torch import nn
 
 from cascadice import losses, optimizers
+from cascadice.data import Samples
 from cascadice.engine import Behaviour, simulate
 from cascadice.influence import (
     by_sample,
@@ -248,6 +249,8 @@ def test_a_measure_takes_outputs_and_targets():
     ):
         evaluate_on(network, measure=lambda outputs: outputs.sum())
     evaluate_on(network, measure=torch.nn.CrossEntropyLoss())
+    x = network.data.test.x
+    evaluate_on(small(strategy="loop"), Samples(x, torch.zeros(len(x), 3).double()), torch.dist)  # has no signature
 
 
 def test_a_measure_must_give_a_number():

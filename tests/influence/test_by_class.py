@@ -66,6 +66,9 @@ def test_predicted_losses_stay_finite_and_smooth_where_a_reciprocal_would_reach_
     (slope,) = torch.autograd.grad(loss.sum(), rise)
     assert_close(loss.detach(), torch.full_like(loss, 2.0), rtol=0, atol=1e-8)
     assert_close(slope, torch.full_like(slope, 4.0), rtol=0, atol=1e-7)
+    at_pole = torch.ones((), dtype=torch.float64, requires_grad=True)  # of 1 / (1 − rise), whose gradient is infinite
+    reciprocal(at_pole).backward()
+    assert (reciprocal(at_pole).item(), at_pole.grad.item()) == (4.0, 4.0)
     beyond = reciprocal(torch.linspace(-3, 9, 100, dtype=torch.float64))
     assert bool((beyond.diff() > 0).all())  # the order is kept where 1 / (1 − rise) would change its sign
     assert bool((beyond > 0).all())

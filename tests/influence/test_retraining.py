@@ -54,6 +54,8 @@ def test_as_many_side_by_side_as_fit_in_memory(monkeypatch):
     most = {name: counts(network)[0] for name, network in (("sgd", usual), ("adam", adam), ("large", large))}
     assert 1 < most["adam"] < most["sgd"] < 10
     assert 1 < most["large"] < most["sgd"]
+    held = 5 * usual.initial.theta.nbytes  # to begin with, and in two rounds, before and after gossip
+    assert most["sgd"] * (held + retraining.bytes_of_step(usual)) <= retraining.MEMORY
     assert counts(large, together=30) == [30, 10]
     monkeypatch.setattr(retraining, "MEMORY", 1)
     assert counts(usual)[:3] == [1, 1, 1]
@@ -142,7 +144,7 @@ def test_the_interval_is_as_wide_as_theory_says():
     assert 0.8 < (score.high - score.low) / expected < 1.4
 
 
-def test_random_subsets_keep_a_part():
+def test_random_subsets_keep_a_part(unchecked):
     found = random_subsets(10, 0.8, 20, seed=1)
     assert found.shape == (20, 10)
     assert set(found.sum(1).tolist()) == {8.0}

@@ -45,6 +45,8 @@ def test_the_numbers_are_those_of_the_summary(asked):
     assert data["injected"] == {"2": "flip-labels", "4": "free-rider"}
     np.testing.assert_allclose(data["influence"]["totals"]["truth"], summary.participants["truth"], rtol=1e-4)
     np.testing.assert_allclose(data["influence"]["decay"]["truth"], summary.by_hop["truth"], rtol=1e-4)
+    ranks, within = data["influence"]["within"]["first order"], summary.within_rounds["first order"]
+    np.testing.assert_allclose(ranks, within, rtol=1e-4)
     np.testing.assert_allclose(
         data["influence"]["points"]["values"]["first order"], summary.updates["first order"].ravel(), rtol=1e-4
     )

@@ -14,6 +14,7 @@ import torch
 from cascadice import models, optimizers
 from cascadice.cli import main
 from cascadice.engine.step_memory import bytes_of_step
+from cascadice.influence import retraining
 from cascadice.runs import forecast, memory
 from cascadice.runs.config import Config, build
 from cascadice.runs.question import Question
@@ -125,7 +126,7 @@ def test_optimizer_state_is_counted(name, numbers):
     assert forecast.state_of(optimizers.build(name)) == numbers
 
 
-def test_forecasts_grow_with_what_is_asked():
+def test_forecasts_grow_with_what_is_asked(monkeypatch):
     network = build(SMALL)
     larger = build(replace(SMALL, nodes=8))
     run = total(forecast.of_training(network, 4))
@@ -143,6 +144,8 @@ def test_forecasts_grow_with_what_is_asked():
     assert swept[0] < swept[1]
     few, many = (total(forecast.of_retraining(network, 4, 10, networks)) for networks in (2, 48))
     assert many > 10 * few  # all of them are trained side by side
+    monkeypatch.setattr(retraining, "MEMORY", 1)  # one at a time
+    assert forecast.of_retraining(network, 4, 10, 48) == forecast.of_retraining(network, 4, 10, 1)
 
 
 def test_all_parts_count_and_the_largest_is_named(monkeypatch):

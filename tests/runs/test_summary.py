@@ -69,6 +69,13 @@ def test_ranks_are_also_compared_within_each_round():
     assert f"{sum(each) / len(each):.2f} ({min(each):.2f} to {max(each):.2f})" in told(found)
 
 
+def test_rounds_in_which_all_updates_did_the_same_have_no_ranks():
+    true, estimate = cascades("truth"), cascades("first order")
+    true[1].value.fill_(0.5)
+    found = summarise(concatenate(map(table_of, [*true, *estimate])), NODES).within_rounds["first order"]
+    assert found == pytest.approx((agreement(true[0].total, estimate[0].total).spearman,) * 3)
+
+
 def test_whoever_was_not_asked_about_is_in_no_ranking():
     found = summarise(table(sources=[0, 3]), NODES)
     totals = found.participants["truth"]

@@ -291,12 +291,14 @@ def test_what_is_said(run, capsys):
     assert "warning" not in out
 
 
-def test_that_a_recording_lacks_a_round_is_said(run, capsys):
+def test_that_a_recording_lacks_a_round_is_said(run, capsys, tmp_path):
     expected = ask(run, Question(("whole-run",)), quiet=True).participants
     files.remove(run / "rounds" / "000004.safetensors")
     found = ask(run, Question(("whole-run",)), overwrite=True).participants
     assert "(the recording lacks round 4, so the run is trained again)" in capsys.readouterr().out
     np.testing.assert_allclose(found["whole-run at 1"], expected["whole-run at 1"], rtol=1e-9)
+    assert playable(open_recording(run)).lost == 4
+    assert playable(open_recording(train(tmp_path / "some", record="last:2"))).lost is None  # nothing was lost
 
 
 def test_slopes_of_a_run_that_is_too_rough_come_with_a_warning(tmp_path, monkeypatch):

@@ -25,10 +25,10 @@ FLAGS: study.Flags = {
         "type": int,
         "default": 0,
         "metavar": "N",
-        "help": "whole-run trust too, swept every N rounds (no)",
+        "help": "whole-run trust too, swept every N rounds; 0: never [%(default)s]",
     },
-    "--seeds": {"help": "networks in each setting [5]"},
-    "--first-seed": {"help": "seed of the first network [0]"},
+    "--seeds": {"help": "networks in each setting [5; with --quick 2]"},
+    "--first-seed": {"help": "seed of the first network [%(default)s]"},
     "--limit": {"help": "stop before exceeding S seconds"},
     "--out": {},
 }

@@ -16,7 +16,7 @@ from cascadice_experiments.incentives.settings import CIFAR, QUICK, Setting
 FLAGS: study.Flags = {
     "--quick": {"help": "small networks, two seeds"},
     "--cifar": {"action": "store_true", "help": "use CIFAR-10 on a CPU too, if it is found"},
-    "--seeds": {},
+    "--seeds": {"help": "number of seeds [5; with --quick 2]"},
     "--first-seed": {},
     "--rounds": {"type": int, "metavar": "N", "help": "rounds to train"},
     "--players": {"type": int, "metavar": "N", "help": "participants whose every coalition is trained [6]"},

@@ -21,7 +21,7 @@ KNOWN = {**CASES, contest.CASE.name: contest.CASE}
 FLAGS: study.Flags = {
     "--quick": {"help": "digits, a small network, two seeds"},
     "--case": {"metavar": "NAMES", "help": f"which cases, separated by commas: {', '.join(KNOWN)} [mlp]; or all"},
-    "--seeds": {},
+    "--seeds": {"help": "number of seeds [as many as the case has; with --quick 2]"},
     "--first-seed": {},
     "--rounds": {"type": int, "metavar": "N", "help": "rounds to train"},
     "--subsets": {"type": int, "metavar": "N", "help": "subsets in each condition"},

@@ -62,7 +62,7 @@ FLAGS: study.Flags = {
     "--full": {"action": "store_true", "help": "networks as large as those of the study, for a GPU"},
     **{name: missing.FLAGS[name] for name in ("--minutes", "--case", "--seeds")},
     "--first-seed": {"default": FRESH_SEEDS[0]},
-    "--out": {"default": Path("out/laws"), "help": "folder for the results [out/laws]"},
+    "--out": {"default": Path("out/laws"), "help": "folder for the results [%(default)s]"},
 }
 
 

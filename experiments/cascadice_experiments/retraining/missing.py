@@ -55,11 +55,16 @@ PLAN: tuple[Case, ...] = (
     *_each_seed(replace(CNN, name="cnn, other parts", **{**MORE, **REST})),
 )  # fmt: skip
 FLAGS: study.Flags = {
-    "--minutes": {"type": float, "default": 25.0, "metavar": "N", "help": "start nothing after so many minutes [25]"},
+    "--minutes": {
+        "type": float,
+        "default": 25.0,
+        "metavar": "N",
+        "help": "start nothing after so many minutes [%(default)s]",
+    },
     "--case": {"metavar": "NAME", "help": "only this case"},
-    "--seeds": {"default": len(SEEDS), "help": "only what begins with one of so many seeds [5]"},
+    "--seeds": {"default": len(SEEDS), "help": "only what begins with one of so many seeds [%(default)s]"},
     "--first-seed": {},
-    "--out": {"default": Path("out/missing"), "help": "folder for the results [out/missing]"},
+    "--out": {"default": Path("out/missing"), "help": "folder for the results [%(default)s]"},
 }
 
 
@@ -79,12 +84,11 @@ def _measure(args: Namespace) -> dict[str, Any]:
 def carry_out(plan: Sequence[Case], args: Namespace) -> list[str]:
     """Measure these cases into `args.out` until the time is over, print everything there, and say what is new."""
     torch.set_float32_matmul_precision("high")
+    chosen = _selected(plan, args)
     deadline, out, (source, root) = monotonic() + 60 * args.minutes, args.out, find(args.data_root)
     made = []
     try:
-        for case in plan:
-            if args.case not in (None, case.name) or not 0 <= case.seeds[0] - args.first_seed < args.seeds:
-                continue
+        for case in chosen:
             if is_there(out, case):
                 print(f"{_label(case)}: measured earlier", flush=True)
                 continue
@@ -99,6 +103,20 @@ def carry_out(plan: Sequence[Case], args: Namespace) -> list[str]:
     for result in read(out):
         print(*lines(result), "", sep="\n", flush=True)
     return made
+
+
+def _selected(plan: Sequence[Case], args: Namespace) -> list[Case]:
+    """The cases that --case, --seeds and --first-seed select; ValueError if there are none."""
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    chosen = [case for case in plan if args.case in (None, case.name) and case.seeds[0] in seeds]
+    if not chosen:
+        known = "; ".join(dict.fromkeys(case.name for case in plan))
+        raise ValueError(
+            f"nothing is selected: no case{f' {args.case!r}' * (args.case is not None)} begins with a seed from "
+            f"{seeds[0]} to {seeds[-1]}. Change --case, --seeds or --first-seed; the cases are: {known}; their first "
+            f"seeds: {', '.join(map(str, sorted({case.seeds[0] for case in plan})))}."
+        )
+    return chosen
 
 
 def is_there(out: Path, case: Case) -> bool:

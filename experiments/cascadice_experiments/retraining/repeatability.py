@@ -30,11 +30,15 @@ from cascadice_experiments.retraining.table import read, spread
 KEPT = Path("docs/results/retraining")
 JITTER = 1e-6  # of each parameter, relative
 FLAGS: study.Flags = {
-    "--results": {"type": Path, "default": KEPT, "metavar": "DIR", "help": f"what was retrained before [{KEPT}]"},
-    "--case": {"default": "mlp", "metavar": "NAMES", "help": "which of its cases, separated by commas [mlp]"},
-    "--participants": {"default": "0.8", "metavar": "PARTS", "help": "parts of the participants that were kept [0.8]"},
-    "--samples": {"default": "0.5", "metavar": "PARTS", "help": "parts of the samples that were kept [0.5]"},
-    "--seeds": {},
+    "--results": {"type": Path, "default": KEPT, "metavar": "DIR", "help": "what was retrained before [%(default)s]"},
+    "--case": {"default": "mlp", "metavar": "NAMES", "help": "which of its cases, separated by commas [%(default)s]"},
+    "--participants": {
+        "default": "0.8",
+        "metavar": "PARTS",
+        "help": "parts of the participants that were kept [%(default)s]",
+    },
+    "--samples": {"default": "0.5", "metavar": "PARTS", "help": "parts of the samples that were kept [%(default)s]"},
+    "--seeds": {"help": "only so many of its seeds [all]"},
     "--out": {"help": "folder for a JSON file for each case"},
     "--show": {"type": Path, "metavar": "DIR", "help": "train nothing: print the results in this folder"},
 }

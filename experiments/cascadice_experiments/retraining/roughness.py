@@ -19,8 +19,12 @@ from cascadice_experiments.retraining.settings import CASES, QUICK, load, make_n
 LESS = (0.0, 0.001, 0.1, 0.4, 1.0)  # how much less than everything a participant's updates count
 FLAGS: study.Flags = {
     "--quick": {"help": "digits and a small network"},
-    "--case": {"default": "resnet18", "metavar": "NAME", "help": f"one of {', '.join(CASES)} [resnet18]"},
-    "--participants": {"default": "0,3", "metavar": "NAMES", "help": "whose updates count less, one by one [0,3]"},
+    "--case": {"default": "resnet18", "metavar": "NAME", "help": f"one of {', '.join(CASES)} [%(default)s]"},
+    "--participants": {
+        "default": "0,3",
+        "metavar": "NAMES",
+        "help": "whose updates count less, one by one [%(default)s]",
+    },
     "--optimizer": {"help": "instead of the case's own"},
     "--lr": {"type": float, "help": "instead of the case's own"},
     "--rounds": {"type": int, "metavar": "N", "help": "instead of the case's own"},

@@ -17,10 +17,10 @@ from cascadice_experiments.unlearning.settings import LEVELS, REPAIRED, SETTINGS
 KINDS = ("sample", "batch", "participant")
 FLAGS: study.Flags = {
     "--quick": {"help": "two small settings: less than a minute on two cores"},
-    "--device": {"help": "cpu: digits; cuda: CIFAR-10 where it is found [cpu]"},
+    "--device": {"help": "cpu: digits; cuda: CIFAR-10 where it is found [%(default)s]"},
     "--kind": {"choices": KINDS, "help": "only what is forgotten over all rounds, of this kind"},
-    "--seeds": {"help": "networks in a fleet [5]"},
-    "--first-seed": {"help": "seed of the first network [0]"},
+    "--seeds": {"help": "networks in a fleet [5; with --quick 2]"},
+    "--first-seed": {"help": "seed of the first network [%(default)s]"},
     "--limit": {},
     "--out": {},
 }

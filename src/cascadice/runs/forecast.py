@@ -131,7 +131,7 @@ def of_whole_run(network: Network, rounds: int, question: "Question") -> list[Ne
 
 
 def of_retraining(network: Network, rounds: int, eval_samples: int, networks: int) -> list[Need]:
-    """The memory that retraining this many networks takes, with as many side by side as `retrain` trains."""
+    """The memory of one call of `retrain` on this many networks, with as many side by side as it trains."""
     once = bytes_of(network.initial)
     count = min(networks, retraining.side_by_side(network))
     parts = of_training(network, rounds)

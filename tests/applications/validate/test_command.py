@@ -4,21 +4,26 @@ import json
 import re
 from dataclasses import replace
 from math import comb
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from cascadice import files
-from cascadice.applications.validate import idea
-from cascadice.applications.validate.estimates import ESTIMATES
+from cascadice.applications.validate import estimates, findings, idea
+from cascadice.applications.validate.estimates import ESTIMATES, how_to_compute
 from cascadice.applications.validate.findings import SAVED
 from cascadice.cli import main
 from cascadice.files.tensors import read_tensors
 from cascadice.influence import evaluate_on
 from cascadice.influence.retraining import retrain
+from cascadice.influence.tables import ALL, read_table
 from cascadice.report.page import collect
+from cascadice.runs import memory
 from cascadice.runs.config import Config, build, to_json
 from cascadice.runs.folder import clear
+from cascadice.runs.forecast import of_retraining
 
 TINY = Config(nodes=5, model_options=("hidden=[4]",), epochs=None, rounds=6, lr=0.2, batch_size=8)
 FEW = ["--subsets", "6", "--keep", "0.6"]
@@ -64,7 +69,7 @@ def test_every_estimate_beside_networks_that_were_trained_again(validate, folder
         row[list(nodes)] = 0
     expected = retrain(network, 6, evaluate_on(network), updates=updates)
     torch.testing.assert_close(torch.tensor(found["retrained"]), expected.float())
-    assert out.count("To compute it: cascadice influence RUN --kind ") == 1
+    assert out.count("To compute it: cascadice ") == 1
     assert {one["name"] for one in found["estimates"]} >= {"whole-run at 0.6", "whole-run at 1", "truth, 1 hop"}
     ranked = [one["lds"]["spearman"] for one in found["estimates"]]
     assert ranked == sorted(ranked, reverse=True)
@@ -77,6 +82,42 @@ def test_every_estimate_beside_networks_that_were_trained_again(validate, folder
     rows = [line for line in out.splitlines() if line.startswith("whole-run")]
     assert all(len(line) <= 80 for line in rows)
     assert all(len(re.findall(r" \(-?\d\.\d\d to -?\d\.\d\d\) ", row)) == 2 for row in rows)  # both correlations
+
+
+def test_memory_is_forecast_for_the_networks_that_are_trained_together(validate, undrawn, monkeypatch):
+    forecasts, networks, keep = {}, [], ["--keep", "0.6", "--kinds", "first-order", "--leave-one-out"]
+    monkeypatch.setitem(idea.TOGETHER, "cpu", 3)
+    monkeypatch.setattr(memory, "check", lambda what, parts, device: forecasts.update({what: parts}))
+    monkeypatch.setattr(
+        idea, "retrain", lambda *args, **more: networks.append(len(more["names"])) or retrain(*args, **more)
+    )
+    assert validate("--subsets", "10", *keep)[0] == 0
+    assert networks == [3, 3, 3, 1, 3, 2]
+    assert forecasts["validation"] == of_retraining(build(TINY), 6, 355, 3)
+
+
+@pytest.mark.parametrize("of", ["participants", "samples"])
+@pytest.mark.parametrize("record", ["all", "1-2"])
+def test_the_command_named_for_an_estimate_gives_its_scores(validate, folder, undrawn, monkeypatch, record, of):
+    """On some of the test data; of 3 rounds, fewer than shares look at; every second is scored."""
+    for plot in ("runs.journal.plot", "pictures.influence.plot"):
+        monkeypatch.setattr(f"cascadice.{plot}", lambda *_, **__: None)
+    settings, config = [], folder.parent / "config.json"
+    files.write_json(config, to_json(replace(TINY, nodes=6, rounds=3, dtype="float64", record=record)))
+    assert main(["run", str(config), "--out", str(folder), "--overwrite", "--quiet"]) == 0
+    monkeypatch.setattr(estimates, "SCORED", 2)
+    monkeypatch.setattr(findings, "advise", lambda checked, setting, *_: settings.append(setting) or [])
+    assert validate("--subsets", "4", "--of", of, "--eval-samples", "20", "--quiet")[0] == 0
+    scores, _ = read_tensors(folder / "validate" / SAVED, None)  # at α = 5 / 6
+    for kind in filter(scores.__contains__, ESTIMATES):
+        how = how_to_compute(kind, settings[0])
+        assert main([*how.replace("RUN", str(folder)).split()[1:], "--quiet", "--overwrite"]) == 0, how
+        run = f"{folder}-scored" if "RUN-scored" in how else str(folder)
+        rows = read_table(Path(run) / ("whole-run" if "whole-run" in kind else "influence"))
+        rows = rows.where((rows.sample != ALL) == (of == "samples"))
+        who = rows.sample if of == "samples" else rows.source
+        total = np.bincount(who, rows.value, len(scores[kind])) * (2 if "--every" in how else 1)
+        np.testing.assert_allclose(scores[kind], total, rtol=1e-9, atol=1e-15, err_msg=how)
 
 
 def test_its_section_of_the_page(validate, folder, undrawn):

@@ -33,14 +33,12 @@ from cascadice.applications.validate.idea import (
     train,
     validate,
 )
-from cascadice.cli import _parser
 from cascadice.engine import DivergedError, simulate
 from cascadice.influence import agreement, by_class, evaluate_on, first_order, shares, shares_of_samples, truth
 from cascadice.influence.by_class import whole_run_by_class
 from cascadice.influence.retraining import Prediction, leave_one_out, paired_advantage, retrain, without_each
 from cascadice.influence.whole_run import whole_run
 from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
-from cascadice.runs.flags import question_from
 
 ROUNDS, SAMPLES = 6, 48
 
@@ -160,20 +158,6 @@ def test_scores_that_are_right_have_an_lds_of_one():
     assert (found.lds.low, found.leaving_out.spearman) == pytest.approx((1, 1))
     assert check("wrong", -scores, 2.0, subsets, subsets @ scores).lds.high == pytest.approx(-1)
     assert isnan(check("constant", torch.ones(6).double(), 1.0, subsets, subsets @ scores).lds.spearman)
-
-
-@pytest.mark.parametrize("samples", [False, True])
-@pytest.mark.parametrize("kind", [kind for kind in ESTIMATES if kind != "whole-run-by-class"])
-def test_the_command_named_for_an_estimate_asks_for_it(kind, samples):
-    here = setting(samples=samples, rounds=60)  # of which every second is scored
-    start, *flags = how_to_compute(kind, here).removeprefix("cascadice ").split()
-    question = question_from(_parser().parse_args([start, *flags]))
-    assert question.samples == samples
-    if question.final:
-        assert question.at == {"whole-run": here.part, "whole-run-at-0.5": 0.5}.get(kind, 1)
-        assert kind.startswith(question.kinds)
-    else:
-        assert (question.kinds, question.hops, question.every) == ((kind,), 4 if kind == "shares" else 1, here.every)
 
 
 def test_it_says_how_to_compute_an_estimate_if_it_can_be_trusted():

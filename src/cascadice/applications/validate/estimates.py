@@ -16,7 +16,6 @@ from cascadice.names import lookup
 
 SCORED = 32  # rounds scored by estimates that look at single rounds; of longer runs, every N-th round
 FEW_HOPS = 4
-COMMAND = "cascadice influence RUN --kind "
 
 
 class Setting(NamedTuple):
@@ -26,6 +25,7 @@ class Setting(NamedTuple):
         rounds: How many rounds the run has; they are replayed.
         keep: The fraction of participants or samples that subsets keep, to the nearest whole number of them.
         samples: Whether samples are scored, or participants.
+        recorded: Whether the run's folder has all its rounds, which `cascadice influence` needs to score them.
     """
 
     network: Network
@@ -33,6 +33,7 @@ class Setting(NamedTuple):
     evaluation: Evaluation
     keep: float = 0.8
     samples: bool = False
+    recorded: bool = True
 
     @property
     def size(self) -> int:
@@ -72,7 +73,7 @@ class Kind(NamedTuple):
     name: str
     description: str
     how: str
-    """How to compute it for itself, where RUN is the run's folder."""
+    """How to compute it for itself: the end of a command, after --kind, or a function of the library."""
     trainings: int
     """About the least that it costs, for a forecast."""
     scoring: int = 0
@@ -91,7 +92,7 @@ def _over_run(setting: Setting, estimate: Callable[..., WholeRun], **options: An
 
 def _summed(setting: Setting, kind: str, hops: int) -> Tensor:
     """Sum scores of single rounds; if only every N-th round is scored, it counts for N rounds."""
-    (network, rounds, evaluation, _, samples), every = setting, setting.every
+    (network, rounds, evaluation, _, samples, _), every = setting, setting.every
     hops = min(hops, rounds)
     played = simulate(network, rounds, window=hops, taped=samples)
     results = score_rounds(network, played, evaluation, hops=hops, kinds=[kind], samples=samples, every=every)
@@ -106,41 +107,41 @@ ESTIMATES: Mapping[str, Kind] = {
     "whole-run": Kind(
         lambda setting: _over_run(setting, whole_run, at=setting.part), "whole-run at {part:.3g}",
         "how the final models' loss changes with its weight, at the fraction that subsets keep (`influence --kind "
-        "whole-run` is at 1, unless given --at)", COMMAND + "whole-run --at {part:g}", 3,
+        "whole-run` is at 1, unless given --at)", "whole-run --at {part}", 3,
     ),
     "whole-run-at-1": Kind(
         lambda setting: _over_run(setting, whole_run), "whole-run at 1",
-        "how the final models' loss changes with its weight, in the run as it was", COMMAND + "whole-run", 3,
+        "how the final models' loss changes with its weight, in the run as it was", "whole-run", 3,
     ),
     "whole-run-at-0.5": Kind(
         lambda setting: _over_run(setting, whole_run, at=0.5), "whole-run at 0.5",
         "how the final models' loss changes with its weight, in a smoother run: that at half the learning rate",
-        COMMAND + "whole-run --at 0.5", 3, unasked=False,
+        "whole-run --at 0.5", 3, unasked=False,
     ),
     "whole-run-by-class": Kind(
         lambda setting: whole_run_by_class(*setting[:3], at=setting.part).packed, "whole-run at {part:.3g}, by class",
         "as whole-run, for each class of the test data: better where participants hold different classes and many are "
         "left out; costs two trainings a class",
-        "cascadice.influence.by_class.whole_run_by_class(…, at={part:g}) in Python", 22,
+        "cascadice.influence.by_class.whole_run_by_class(…, at={part}) in Python", 22,
         of_samples=False, unasked=False, by_class=True,
     ),
     "whole-run-shares": Kind(
         lambda setting: _over_run(setting, whole_run_shares), "whole-run shares",
-        "its share of what training as a whole did to the final models", COMMAND + "whole-run-shares", 10,
+        "its share of what training as a whole did to the final models", "whole-run-shares", 10,
     ),
     "first-order": Kind(
         lambda setting: _summed(setting, "first-order", 1), "first order, 1 hop",
-        "DICE-E one hop, summed over rounds", COMMAND + "first-order --hops 1", 1, scoring=4,
+        "DICE-E one hop, summed over rounds", "first-order --hops 1", 1, scoring=4,
     ),
     "truth": Kind(
         lambda setting: _summed(setting, "truth", 1), "truth, 1 hop",
-        "what each update really did within one hop, by replay, summed over rounds", COMMAND + "truth --hops 1", 1,
+        "what each update really did within one hop, by replay, summed over rounds", "truth --hops 1", 1,
         scoring=12, of_samples=False,
     ),
     "shares": Kind(
         lambda setting: _summed(setting, "shares", FEW_HOPS), f"shares, {FEW_HOPS} hops",
         f"its share of what each round achieved within {FEW_HOPS} hops, summed over rounds",
-        f"{COMMAND}shares --hops {FEW_HOPS}", 1, scoring=40,
+        "shares --hops {hops}", 1, scoring=40,
     ),
 }  # fmt: skip
 
@@ -156,9 +157,19 @@ def name_of(kind: str, setting: Setting) -> str:
 
 
 def how_to_compute(kind: str, setting: Setting) -> str:
-    """The command, or the function of the library, that gives the scores of this estimate."""
-    every = f" --every {setting.every}" if ESTIMATES[kind].scoring and setting.every > 1 else ""
-    return ESTIMATES[kind].how.format(part=setting.part) + every + " --samples" * setting.samples
+    """The command, where RUN is the run's folder, or the function of the library, that gives these scores.
+
+    If only every N-th round is scored, it gives their sum, not N times as much.
+    """
+    (network, rounds, evaluation, *_), known = setting, ESTIMATES[kind]
+    how = known.how.format(part=setting.part, hops=min(FEW_HOPS, rounds))
+    if known.by_class:
+        return how
+    unrecorded = known.scoring and not setting.recorded
+    command = f"run RUN --out RUN-scored --rounds {rounds}" if unrecorded else "influence RUN"
+    every = f" --every {setting.every}" if known.scoring and setting.every > 1 else ""
+    some = f" --eval-samples {n}" if (n := len(evaluation.y)) < len(network.data.test) else ""
+    return f"cascadice {command} --kind {how}{every}{some}" + " --samples" * setting.samples
 
 
 def estimate(kind: str, setting: Setting) -> Float[Tensor, " size"] | Float[Tensor, "classes columns"]:

@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> None:
     results = _read_saved(Path(args.out or recording.folder / "validate"), note, args.overwrite)
     plan = _plan(args, setting, results)
     count = sum(map(len, plan.networks.values()))
-    parts = of_retraining(setting.network, setting.rounds, len(setting.evaluation.y), count)
+    chunks = [chunk for subsets in plan.networks.values() for chunk in idea.chunks(setting, len(subsets))]
+    parts = of_retraining(setting.network, setting.rounds, len(setting.evaluation.y), max(map(len, chunks)))
     memory.check("validation", parts, setting.network.device)
     args.overwrite |= bool(results)  # the saved results have these settings, and more are added to them
     writer = open_writer(args, recording, "validate", SAVED)
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     minutes = max(trained.seconds * least / 60, 0.1)
     span = f"{minutes:.1f} to {2 * minutes:.1f} minutes"
     writer.print(f"One training takes {trained.seconds:.2g} s, so this takes about {span}.")
-    total = len(plan.kinds) + sum(len(idea.chunks(setting, len(subsets))) for subsets in plan.networks.values())
+    total = len(plan.kinds) + len(chunks)
     steps, path = idea.steps(setting, plan, trained, results), writer.folder / SAVED
     with resumable(f"stopped; what was computed is kept in {path}. The same command, without --overwrite, continues."):
         for _ in track(steps, total, writer.console, "validating", str, unit="steps"):
@@ -102,7 +103,8 @@ def _open(args: argparse.Namespace) -> tuple[Recording, Setting]:
     recording = Recording(folder, config, network, tuple(store.saved_rounds(folder)))
     run, least = playable(recording), min(len(network.data.test), EVAL_SAMPLES)
     evaluation = evaluate_on_first(least if args.eval_samples is None else args.eval_samples, run.network)
-    return recording, Setting(run.network, run.rounds, evaluation, args.keep, args.of == "samples")
+    recorded = set(recording.round_numbers).issuperset(range(run.rounds))
+    return recording, Setting(run.network, run.rounds, evaluation, args.keep, args.of == "samples", recorded)
 
 
 def _plan(args: argparse.Namespace, setting: Setting, kept: Results) -> Plan:
