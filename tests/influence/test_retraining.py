@@ -156,7 +156,7 @@ def test_random_subsets_keep_a_part(unchecked):
     for keep, found in (("a", "'a'"), (nan, "nan"), (inf, "inf"), (None, "None")):
         with pytest.raises(TypeError, match=f"keep must be a number, the fraction .*; found {found}"):
             random_subsets(10, keep, 3)
-    for count, found in ((0, "0"), (2.5, "2.5"), ("3", "'3'")):
+    for count, found in ((0, "0"), (2.5, "2.5"), (True, "True"), ("3", "str")):
         with pytest.raises(ValueError, match=f"count must be a whole number of subsets, at least 1; found {found}"):
             random_subsets(10, 0.5, count)
 
