@@ -13,6 +13,7 @@ from torch import nn
 import cascadice as cd
 from cascadice.cli import main
 from cascadice.engine import draw
+from cascadice.engine.exchange.robust import trimmed_mean
 from cascadice.engine.weighting import with_weights
 from cascadice.files.tensors import read_tensors, write_tensors
 from cascadice.report.page import compare
@@ -348,6 +349,60 @@ def test_a_page_from_python(data, tmp_path):
     assert told["notes"] == []
     assert told["title"] == f"4 participants train {__name__}:make on {data.name}"
     assert all(one["command"].endswith(" --loss package.module:name") for one in told["commands"])
+
+
+TRAINS_AGAIN = (
+    "influence RUN --kind whole-run",
+    "influence RUN --kind whole-run --at 0.5",
+    "influence RUN --kind whole-run-shares",
+    "influence RUN --kind pairs",
+    "reward RUN --budget 100",
+    "choose RUN --by contribution",
+    "validate RUN --subsets 5",
+)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_rounds_mixed_by_a_rule_that_does_not_average_are_not_trained_again_by_w(late, data, tmp_path, capsys):
+    """Only the rounds in memory hold the rule; `late`: it mixed one round alone, and not the last."""
+    network, mean = own(data, mixing="complete"), trimmed_mean(0.4)
+    W = network.mixing(0)
+    rounds = list(cd.simulate(network, 3, rule=lambda draw, *both: mean(draw, *both) if draw.t == 1 or not late else W))
+    assert [round.rule is not None for round in rounds] == ([False, True, False] if late else [True] * 3)
+    cd.save(network, rounds, tmp_path / "run")
+    assert set(commands(tmp_path / "run", TRAINS_AGAIN).values()) == {2}
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == len(TRAINS_AGAIN)
+    why = f"round {int(late)} was mixed by a rule that does not average, and a recording does not hold the rule"
+    assert all(f"cannot be trained again: {why}" in error for error in errors)
+    assert not [*(tmp_path / "run").rglob("whole-run*")]
+    assert cd.score(network, rounds).updates.shape == (3, 4)  # as the message advises
+
+
+def test_the_page_of_rounds_mixed_by_a_rule_says_why_it_has_no_influence(data, tmp_path, capsys):
+    network = own(data)
+    rounds = cd.simulate(network, 3, rule=trimmed_mean(0.4))
+    told = told_by(cd.report(network, rounds, tmp_path / "run", samples=True, applications="detect"))
+    line = "the page has no influence: round 0 was mixed by a rule that does not average, and a recording does not"
+    assert capsys.readouterr().out.startswith(line)
+    assert told["influence"] is None
+    assert told["commands"] == []
+    assert told["notes"][0].startswith("Commands compute nothing from this recording: round 0 was mixed by a rule")
+
+
+def test_without_test_data_it_is_said_what_to_give(data, tmp_path, capsys):
+    recorder = Loop(own(data), lr=0.1).run(2, test=None)
+    network, rounds, message = recorder.network, recorder.rounds, "there is no test data to measure influence on. Pass"
+    with pytest.raises(ValueError, match=rf"{message} test=Samples\(x, y\) to the Recorder, or evaluation="):
+        cd.score(network, rounds)
+    given = cd.influence.evaluate_on(network, data.test)
+    assert cd.score(network, rounds, evaluation=given).updates.shape == (2, 4)
+    told = told_by(cd.report(network, rounds, tmp_path / "run"))
+    assert capsys.readouterr().out.startswith(f"the page has no influence: {message}")
+    assert told["influence"] is None
+    for line in ("influence RUN", "influence RUN --kind whole-run", "validate RUN", "reward RUN --budget 10"):
+        assert commands(tmp_path / "run", [line]) == {line: 2}
+        assert message in capsys.readouterr().err
 
 
 def test_runs_of_the_same_data_are_compared_whatever_their_names(data, tmp_path):

@@ -14,6 +14,7 @@ from cascadice.cli import main
 from cascadice.engine import DivergedError, simulate
 from cascadice.influence import evaluate_on, whole_run, whole_run_shares
 from cascadice.influence.tables import parts, read_note, read_table
+from cascadice.report.page import collect
 from cascadice.runs import recording, store, sweeps
 from cascadice.runs import train as runs
 from cascadice.runs.ask import ask
@@ -301,11 +302,23 @@ def test_that_a_recording_lacks_a_round_is_said(run, capsys, tmp_path):
     assert playable(open_recording(train(tmp_path / "some", record="last:2"))).lost is None  # nothing was lost
 
 
-def test_slopes_of_a_run_that_is_too_rough_come_with_a_warning(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kinds", [("whole-run",), ("whole-run", "whole-run-shares")])
+def test_slopes_of_a_run_that_is_too_rough_come_with_a_warning(kinds, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("cascadice.pictures.influence.plot", lambda *_, **__: None)
-    rough = train(tmp_path / "rough", lr=3.0, rounds=30)
-    with pytest.warns(RuntimeWarning, match="by its slope, the data of participant "):
-        ask(rough, Question(("whole-run",)))
+    rough, question = train(tmp_path / "rough", lr=3.0, rounds=30), Question(kinds, points=1)
+    for _ in range(2):  # the second finds the table there
+        with pytest.warns(RuntimeWarning, match="^by its slope, the data of participant ") as warned:
+            ask(rough, question, quiet=True)
+        (doubt,) = (str(one.message) for one in warned)
+    assert (read_training_change(rough / "whole-run") is None) == (len(kinds) == 1)
+    sentence, told = f"B{doubt[1:]}", collect(rough)
+    assert told["findings"].count(sentence) == 1
+    assert told["final"]["findings"][0] == sentence
+    assert main(["report", str(rough)]) == 0
+    assert sentence in capsys.readouterr().out
+    files.remove(rough / "whole-run" / "losses.json")  # as earlier versions left it
+    assert ask(rough, question, quiet=True).doubt == ""
+    assert sentence not in collect(rough)["findings"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,11 @@ from cascadice.engine.networks import Network
 from cascadice.engine.rounds import rows_of
 from cascadice.losses import Loss
 
+NO_TEST_DATA = (
+    "there is no test data to measure influence on. Pass test=Samples(x, y) to the Recorder, or "
+    "evaluation=evaluate_on(network, samples)"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
@@ -81,6 +86,8 @@ def evaluate_on(
     for k, part in enumerate(parts):
         if not isinstance(part, Samples):
             raise TypeError(f"evaluation data must be Samples; found {type(part).__name__}. Use data.Samples(x, y).")
+        if len(part) == 0 and not own and len(network.data.test) == 0:
+            raise ValueError(f"{NO_TEST_DATA}.")
         if len(part) == 0:
             whose = f"that of participant {k}" if own else "it"
             raise ValueError(f"an evaluation set must hold at least one sample; {whose} is empty. Use subset(index).")

@@ -6,7 +6,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from cascadice.console import Console, say
 from cascadice.engine import Network, Round
+from cascadice.engine.evaluation import NO_TEST_DATA
 from cascadice.files import Folder
 from cascadice.names import lookup
 from cascadice.report.page import write
@@ -14,6 +16,7 @@ from cascadice.runs import store
 from cascadice.runs.ask import ask
 from cascadice.runs.folder import locked_for_writing
 from cascadice.runs.question import Question
+from cascadice.runs.recording import mixed_by_rule
 from cascadice.runs.saving import Source, save
 
 APPLICATIONS = ("detect", "choose")  # those that need nothing but the run
@@ -51,7 +54,8 @@ def report(
         eval_every: Rounds between evaluations on the test data.
 
     Returns:
-        The page, one HTML file that needs no network.
+        The page, one HTML file that needs no network. Without test data, or if a rule that does not average mixed the
+        rounds, it has no influence; a line says so.
 
     Example:
         >>> cd.report(network, cd.simulate(network, 100), "runs/mine")  # doctest: +SKIP
@@ -61,14 +65,16 @@ def report(
         lookup(dict.fromkeys(APPLICATIONS), name, "application")
     sources: dict[str, Any] = {"model": model, "data": data, "loss": loss, "eval_every": eval_every}
     run = save(network, rounds, folder, overwrite=overwrite, progress=progress, **sources)
-    quiet = not progress
-    if len(network.data.test):
+    quiet, ruled = not progress, mixed_by_rule(run)
+    if why := ruled or ("" if len(network.data.test) else NO_TEST_DATA):
+        say(Console(), f"the page has no influence: {why}.")
+    else:
         ask(run, Question(hops=hops), quiet=quiet)  # without samples: only then it says whom each update reached
         if store.saved_rounds(run)[0] == 0:
             ask(run, Question(("whole-run",), samples=samples), quiet=quiet)
         elif samples:
             ask(run, Question(("shares",), hops=hops, samples=True), run / "samples", quiet=quiet)
-    for name in chosen:  # as the command of this name does
+    for name in () if ruled else chosen:  # as the command of this name does
         parser = argparse.ArgumentParser()
         import_module(f"cascadice.applications.{name}.command").add(parser)
         arguments = parser.parse_args([str(run), *(["--quiet"] if quiet else [])])

@@ -1,5 +1,6 @@
 """Compute whose data helped whom, during training or later from a recording: same tables, same numbers."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +22,7 @@ from cascadice.runs.distributed.shared_facts import facts_of_question
 from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, locked_for_writing
 from cascadice.runs.question import FORMAT, Question, check_fits, check_note, evaluate_on_first, question_note
 from cascadice.runs.recording import Recording, open_recording, playable, spans
-from cascadice.runs.summary import LOSSES, InfluenceSummary, read_summary
+from cascadice.runs.summary import DOUBT, LOSSES, InfluenceSummary, read_summary
 from cascadice.runs.sweeps import UNFINISHED, remove_sweeps, rows_by_round, sweep_run
 from cascadice.runs.words import PLANNED, in_words, print_summary
 
@@ -137,9 +138,10 @@ def _of_final_models(recording: Recording, question: Question, world: World) -> 
         if all(world.tell(done)):
             return
         files.write_json(place / NOTE, note)
-        scores, losses = sweep_run(replace(played, exchange=exchange), question, place, console)
-        if losses:
-            files.write_json(place / LOSSES, {"format": FORMAT, "trained": losses[1], "untrained": losses[0]})
+        scores, losses, doubt = sweep_run(replace(played, exchange=exchange), question, place, console)
+        known = {"trained": losses[1], "untrained": losses[0]} if losses else {}
+        if known or doubt:
+            files.write_json(place / LOSSES, {"format": FORMAT, **known, **({DOUBT: doubt} if doubt else {})})
         each = [rows_by_round(kind, result) for kind, result in scores.items()]
         for t, rows in enumerate(zip(*each, strict=True)):
             write_part(place, renumbered(concatenate(rows), network.members), t, note)
@@ -195,6 +197,8 @@ def conclude(
 
     files.flush(out, parts(out).values())
     summary, data = read_summary(out, run, network), network.data
+    if summary.doubt and world.rank == 0:
+        warnings.warn(summary.doubt, RuntimeWarning, stacklevel=3)
     of_all = together.influence_of_everybody(world, summary, network.members)
     tests = of_all.test_results
     plot(

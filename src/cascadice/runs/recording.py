@@ -226,6 +226,8 @@ def playable(run: Recording) -> Playable:
     if config.rule is not None and not lookup(RULES, config.rule, "rule").averages:
         found = f"{folder} used the rule {config.rule!r}, which does not. Train it with another rule, or with none"
         raise ValueError(f"a run can be trained again at other weights only if its participants average; {found}.")
+    if config.saved is not None and (why := mixed_by_rule(folder)):  # whose settings do not name the rule
+        raise ValueError(f"{folder} cannot be trained again: {why}.")
     manifest = folders.read_manifest(folder)
     if away := read_departures(folder).away:
         how = (
@@ -259,6 +261,14 @@ def playable(run: Recording) -> Playable:
             found = f"its settings give other batches or learning rates for round {t} than its recording"
             raise ValueError(f"{folder} cannot be trained again: {found}. Train it with --record all.")
     return Playable(run.fingerprint, network, rounds, None, length, lost=missing if config.record == "all" else None)
+
+
+def mixed_by_rule(folder: Path) -> str:
+    """Why a recording says too little, if a round in it was mixed by a rule that does not average; else ""."""
+    if (t := store.first_by_rule(folder)) is None:
+        return ""
+    found = f"round {t} was mixed by a rule that does not average, and a recording does not hold the rule"
+    return f"{found}. Pass the rounds themselves, in Python: cd.score(network, rounds)"
 
 
 def results_folder(run: Path, name: str, out: Folder | None, written: Sequence[str], overwrite: bool) -> Path:

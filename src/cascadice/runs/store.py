@@ -278,6 +278,12 @@ def load_draw(folder: Folder, t: int) -> Draw:
         return _draw_from(metadata, tensors)
 
 
+def first_by_rule(folder: Folder) -> int | None:
+    """The first recorded round that was mixed by a rule that does not average; None if W mixed all of them."""
+    read = ((t, read_tensors(_round_path(folder, t), None, ("loss",))[1]) for t in saved_rounds(folder))
+    return next((t for t, metadata in read if metadata.get("after") == "stored"), None)
+
+
 def _draw_from(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Draw:
     conduct: Any = tuple(tensors[name] for name in ("conduct.0", "conduct.1") if name in tensors)
     lr = tensors["lr"] if "lr" in tensors else float(metadata["lr"])

@@ -21,7 +21,8 @@ from cascadice.runs import store
 from cascadice.runs.round_metrics import RoundMetrics, quality
 
 Numbers = NDArray[np.float64]
-LOSSES = "losses.json"  # beside a table of whole-run shares: the final models' loss with and without training
+LOSSES = "losses.json"  # beside a table of whole-run shares: the final models' loss with and without training;
+DOUBT = "doubt"  # and, of whole-run slopes that are too large to believe, why
 # kinds: on the final models first, then the most accurate
 PREFERRED = ("whole-run shares", "whole-run", "truth", "path-integrated", "shares", "first order")
 FEWEST = 3  # updates or samples needed for an agreement
@@ -90,6 +91,8 @@ class InfluenceSummary(NamedTuple):
     """whether training depended on the size of gradients; else scores of samples predict little"""
     asked: Mapping[str, str] = {}
     """the note beside the table: what was asked, without settings at their defaults"""
+    doubt: str = ""
+    """why whole-run slopes are too large to believe, if they are"""
 
     @property
     def whole_run(self) -> bool:
@@ -166,7 +169,9 @@ def read_summary(folder: Folder, run: Folder, network: Network) -> InfluenceSumm
     metrics = store.metrics_so_far(run)
     table, change, note = read_table(folder), read_training_change(folder), read_note(folder)
     check_range(table, sample=len(network.data.train))
-    return summarise(table, network.whole, metrics, injected_faults(network), change, has_linear_steps(network), note)
+    faults, linear = injected_faults(network), has_linear_steps(network)
+    summary = summarise(table, network.whole, metrics, faults, change, linear, note)
+    return summary._replace(doubt=read_doubt(folder))
 
 
 def measured_models(on: object) -> str:
@@ -199,10 +204,18 @@ def read_training_change(folder: Folder) -> float | None:
     if not path.exists():
         return None
     losses = files.read_json(path)
+    if DOUBT in losses and not {"trained", "untrained"} & set(losses):
+        return None  # there are no shares
     try:
         return float(losses["trained"]) - float(losses["untrained"])
     except (KeyError, TypeError):
         raise ValueError(f"{path} must have the numbers trained and untrained; found {losses}. Restore it.") from None
+
+
+def read_doubt(folder: Folder) -> str:
+    """Why the whole-run slopes in this folder are too large to believe; empty if they are not, or nobody looked."""
+    path = Path(folder) / LOSSES
+    return str(files.read_json(path).get(DOUBT, "")) if path.exists() else ""
 
 
 def injected_faults(network: Network) -> dict[int, str]:

@@ -5,7 +5,6 @@ A folder of unfinished sweeps
     at-0.5/000040.safetensors    participants before round 40 of the run at 0.5, to train it again from there
 """
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,10 +47,11 @@ SAVE_SECONDS = 60.0
 
 
 class Swept(NamedTuple):
-    """The scores of each kind and, if shares were requested, the losses f(0) and f(1) whose difference they divide."""
+    """The scores of each kind; for shares, the losses f(0) and f(1) whose difference they divide; doubt of slopes."""
 
     scores: dict[str, WholeRun]
     losses: tuple[float, ...] = ()
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -163,14 +163,14 @@ def sweep_run(played: Playable, question: Question, folder: Path, console: Conso
         count_one = partial(count, lambda: "played and scored rounds")
         swept = {at: _sweep(played, question, evaluation, at, scores, count_one) for at, scores in sweeps.items()}
         results = {f"whole-run at {question.at:g}": swept[question.at]} if "whole-run" in question.kinds else {}
-        for result in results.values():
-            _warn_if_rough(played, _run_at(question.at, played, question, evaluation), result)
+        run = _run_at(question.at, played, question, evaluation)
+        doubt = "".join(_doubt(played, run, result) for result in results.values())
         if "whole-run-shares" not in question.kinds:
-            return Swept(results)
+            return Swept(results, doubt=doubt)
         known = swept[1.0].value if 1.0 in swept else None
         untrained, trained = played.before_and_after(evaluation, question.on, known, count_one, question.rounds_counted)
     weighted = [(weight, swept[at]) for at, weight in weighted_points(question.points)]
-    return Swept(results | {SHARES: share_out(weighted, trained, untrained)}, (untrained, trained))
+    return Swept(results | {SHARES: share_out(weighted, trained, untrained)}, (untrained, trained), doubt)
 
 
 def _open_sweeps(played: Playable, question: Question, folder: Path) -> dict[float, SavedSweep]:
@@ -218,16 +218,14 @@ def _run_at(
     )  # fmt: skip
 
 
-def _warn_if_rough(played: Playable, run: WeightedRun, result: WholeRun) -> None:
-    """Warn, in one of the processes, if slopes are too large to believe."""
+def _doubt(played: Playable, run: WeightedRun, result: WholeRun) -> str:
+    """What to say if slopes, those of all processes, are too large to believe; else ""."""
     if not measures_loss(run):
-        return
+        return ""
     own = dict(zip(run.network.members or range(run.network.nodes), result.participants.tolist(), strict=True))
     slopes = {int(j): slope for part in played.world.tell(own) for j, slope in part.items()}
     before, after = played.world.total(initial_value(run), result.value)
-    doubt = doubt_of_slopes([float(run.at) * slopes[j] for j in sorted(slopes)], before, after)
-    if doubt and played.world.rank == 0:
-        warnings.warn(doubt, RuntimeWarning, stacklevel=2)
+    return doubt_of_slopes([float(run.at) * slopes[j] for j in sorted(slopes)], before, after)
 
 
 def _sweep(

@@ -181,6 +181,11 @@ def headline(summary: InfluenceSummary) -> str:
     return helped if found.helped else harmed if found.harmed else neither
 
 
+def as_sentence(text: str) -> str:
+    """The text with a capital letter and a full stop."""
+    return f"{text[0].upper()}{text[1:].removesuffix('.')}."
+
+
 def adding_up(summary: InfluenceSummary) -> str:
     """The sum of the whole-run shares beside what training changed; empty if there are none."""
     shares, change = summary.participants.get("whole-run shares"), summary.training_change

@@ -1,6 +1,7 @@
 """Everything a run's page shows, as plain data that JSON can hold."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from cascadice.runs.config import Config, sees_scale, to_json
 from cascadice.runs.distributed.departures import read_departures
 from cascadice.runs.distributed.gathering import gathered_manifest, gathered_metrics, members_of, mixed_up, places_of
 from cascadice.runs.folder import TARGETS, TOKENS, fingerprint, read_run_config, resuming, run_fingerprint
+from cascadice.runs.recording import mixed_by_rule
 from cascadice.runs.round_metrics import RoundMetrics
 from cascadice.runs.saved import unknown
 
@@ -67,6 +69,9 @@ def collect(folder: files.Folder) -> Json:
     playable, own = config.rule is None and not gaps, unknown(config) if config.saved else ()
     run_of_all, processes = folders[0].parent if process else home, int(process.get("of", 1))
     offered = sections.commands(run_of_all, recorded, present, playable, own, processes)
+    if config.saved and (ruled := _mixed_by_rule(folders[0])):
+        offered = []
+        notes.append(f"Commands compute nothing from this recording: {ruled}.")
     rounds = list(summaries[0].rounds) if summaries else list(range(max(length, 1)))
     hops = max((len(values) - 1 for one in summaries[:1] for values in one.by_hop.values()), default=1)
     network = Path(config.mixing).stem if config.mixing else config.topology
@@ -95,6 +100,12 @@ def collect(folder: files.Folder) -> Json:
         "table": influences.table(read),
         "notes": notes,
     }
+
+
+def _mixed_by_rule(folder: Path) -> str:
+    with suppress(ValueError, OSError):  # damage is noted elsewhere
+        return mixed_by_rule(folder)
+    return ""
 
 
 def _members(folders: Sequence[Path], nodes: int) -> list[int] | None:

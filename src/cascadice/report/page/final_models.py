@@ -14,7 +14,7 @@ from cascadice.runs.question import Question
 from cascadice.runs.scores import VERDICTS
 from cascadice.runs.summary import rounds_weighted
 from cascadice.runs.sweeps import SHARES
-from cascadice.runs.words import headline
+from cascadice.runs.words import as_sentence, headline
 
 LEAD = "What the test loss of {} owes to each participant's data, over {} together."
 SHARED = "Shares divide what {} changed among the participants."
@@ -44,7 +44,8 @@ def section(folder: Path, read: Sequence[Influences]) -> Json | None:
     columns = ["participant", *kinds, "95 % interval", "verdict", *(["injected"] if injected else [])]
     points = whole.note.get("points", Question(("whole-run-shares",)).points) if SHARES in kinds else None
     # the others are on top of the page
-    findings = [POINTS.format(points, "" if str(points) == "1" else "s")] if points else []
+    findings = [as_sentence(whole.summary.doubt)] if whole.summary.doubt else []
+    findings += [POINTS.format(points, "" if str(points) == "1" else "s")] if points else []
     results = {
         "title": headline(whole.summary),
         "findings": findings,

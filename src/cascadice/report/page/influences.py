@@ -14,7 +14,7 @@ from cascadice.influence.uncertainty import half_width
 from cascadice.runs.folder import INFLUENCE, WHOLE_RUN, check_length
 from cascadice.runs.question import length_in
 from cascadice.runs.round_metrics import RoundMetrics
-from cascadice.runs.summary import InfluenceSummary, read_training_change, summarise
+from cascadice.runs.summary import InfluenceSummary, read_doubt, read_training_change, summarise
 from cascadice.runs.words import caution
 
 NETWORK_UP_TO = 64  # participants; if there are more, those with the most influence
@@ -53,7 +53,7 @@ def read(
                 kind = np.where(rows.kind == "whole-run at 1", "whole-run", rows.kind).astype(object)
                 change, note, rows = read_training_change(tables[0]), read_note(tables[0]), replace(rows, kind=kind)
                 summary = summarise(rows, nodes, metrics, injected, change, sees_scale, note)
-                read.append(Influences(name, rows, summary, note))
+                read.append(Influences(name, rows, summary._replace(doubt=read_doubt(tables[0])), note))
         except (ValueError, OSError) as error:
             notes.append(f"The influence in {name} is not shown: {error}")
     return sorted(read, key=lambda one: not one.summary.matrix)

@@ -8,7 +8,7 @@ from cascadice.influence.uncertainty import plus_minus
 from cascadice.runs.config import Config
 from cascadice.runs.round_metrics import RoundMetrics, quality
 from cascadice.runs.summary import InfluenceSummary, clear_samples, sides
-from cascadice.runs.words import adding_up, caution, meaning, unfinished, with_faults
+from cascadice.runs.words import adding_up, as_sentence, caution, meaning, unfinished, with_faults
 
 NAMED = 3  # participants named on each side
 TOP = 20  # samples
@@ -36,9 +36,9 @@ def sentences(
 
 
 def final_models(summary: InfluenceSummary) -> list[str]:
-    """Who helped the final models that were measured and who harmed them, and whether shares add up."""
-    helped, sums = _participants(summary, f" {summary.models}"), adding_up(summary)
-    return [*helped, f"{sums[0].upper()}{sums[1:]}."] if sums else helped
+    """Who helped the final models that were measured, who harmed them, doubt of slopes, and whether shares add up."""
+    notes = [as_sentence(text) for text in (summary.doubt, adding_up(summary)) if text]
+    return [*_participants(summary, f" {summary.models}"), *notes]
 
 
 def _training(config: Config, nodes: int, rounds: int, metrics: Sequence[RoundMetrics], tokens: bool) -> str:
