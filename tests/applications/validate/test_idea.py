@@ -5,7 +5,7 @@ from math import comb, isnan, nan
 
 import pytest
 import torch
-from influence.cases import NODES, small
+from influence.cases import NODES, small, smooth
 
 from cascadice import seeds
 from cascadice.applications.validate import idea
@@ -249,6 +249,22 @@ def test_one_training_is_the_run():
     trained = train(here)
     assert trained.value == pytest.approx(measured_at(here.network, ROUNDS, here.evaluation, 1.0))
     assert trained.seconds > 0
+
+
+def test_estimates_that_cannot_follow_running_statistics_are_not_planned():
+    here, subsets = setting(model=smooth(torch.nn.BatchNorm1d(4))), distinct_subsets(NODES, 0.5, 4)
+    plan = make_plan(here, subsets, None, leave_one_out=False)
+    assert plan.kinds == ("first-order", "truth", "shares")
+    steps_done = list(steps(here, plan, train(here), results := Results()))
+    assert len(steps_done) == 4
+    assert set(plan.kinds) < set(results)
+    said = (
+        r"'whole-run-at-1' does not follow .* '2.running_mean' changes .* any of first-order, truth, shares, or Group"
+    )
+    with pytest.raises(ValueError, match=said):
+        make_plan(here, subsets, ["truth", "whole-run-at-1"], leave_one_out=False)
+    with pytest.raises(ValueError, match=r"is a BatchNorm: .* Score participants, or use GroupNorm"):
+        make_plan(here._replace(samples=True), torch.ones(1, SAMPLES), None, leave_one_out=False)
 
 
 def test_what_cannot_be_planned():
