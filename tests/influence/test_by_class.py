@@ -177,7 +177,7 @@ def test_a_measure_that_does_not_fit_is_refused_before_anything_is_trained():
 
 def test_slopes_too_large_to_believe_come_with_a_warning():
     network = make(lr=40.0)
-    with pytest.warns(RuntimeWarning, match="more than all of it"):
+    with pytest.warns(RuntimeWarning, match="but the whole loss was"):
         found = whole_run_by_class(network, 12, evaluate_on(network))
     assert float(found.participants.abs().max()) > float(found.parts @ found.losses.sum(1))
 

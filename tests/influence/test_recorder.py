@@ -11,6 +11,7 @@ from cascadice import topology
 from cascadice.data import Samples
 from cascadice.engine import draw, load, simulate
 from cascadice.influence import by_sample, evaluate_on, first_order, path_integrated, reverse_gossip, shares, truth
+from cascadice.influence.retraining import leave_one_out
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -205,6 +206,17 @@ def test_the_watched_network_replays_its_rounds_and_no_others():
     same(again[-1][1:5], kept[-1][1:5])
     with pytest.raises(ValueError, match=r"round 1 is not among those kept, 2 to 3\. Give a larger window"):
         draw(recorder.network, 1)
+
+
+@pytest.mark.parametrize(("window", "first"), [(None, 0), (2, 2)])
+def test_more_rounds_than_were_recorded_cannot_be_trained_again(window, first):
+    recorder = Loop(small(), lr=0.3).run(4, window=window)
+    evaluation = evaluate_on(recorder.network, small().data.test)
+    with pytest.raises(ValueError, match=r"^only 4 rounds were recorded, so there is no round 4\. Record more"):
+        list(simulate(recorder.network, 6, start=first, participants=recorder.rounds[0].before))
+    asked, missing = (6, "only 4 rounds were recorded") if window is None else (4, "Give a larger window")
+    with pytest.raises(ValueError, match=missing):
+        leave_one_out(recorder.network, asked, evaluation)
 
 
 def test_the_test_data_are_the_users():

@@ -75,6 +75,14 @@ def test_refuses_participants_that_are_not_alike():
         watch([models[0]] * 2, [optimizers[0]] * 2)
 
 
+def test_refuses_one_optimizer_for_all():
+    loop = plain()
+    with pytest.raises(TypeError, match=r"a list with an optimizer for each participant is needed; found one SGD\."):
+        Recorder(loop.models, loop.optimizers[0], F.cross_entropy)
+    with pytest.raises(TypeError, match=r"a list with a model for each participant is needed; found one Linear\."):
+        Recorder(nn.Linear(2, 2), loop.optimizers, F.cross_entropy)
+
+
 def test_refuses_a_window_without_rounds_and_weights_that_do_not_fit():
     with pytest.raises(ValueError, match="window must be at least 1 round, or None for all; found 0"):
         plain().recorder(window=0)
@@ -173,11 +181,11 @@ def test_refuses_steps_it_cannot_make_again():
     for kind in (torch.optim.SGD, torch.optim.Adam):
         loop = Loop(small(), kind, clip=0.05, lr=0.3)
         with pytest.raises(
-            ValueError, match=r", mostly in \d\.(weight|bias)\. If gradients are clipped, pass clip=;.* amp="
+            ValueError, match=r", mostly in \d\.(weight|bias)\. Give .* batch .* clipped, pass clip=;.* amp="
         ):
             one_round(loop, loop.recorder(clip=None))
     loop = plain()
-    with pytest.raises(ValueError, match=r"If gradients are clipped, pass clip="):
+    with pytest.raises(ValueError, match=r"\. Give the loss function and the batch it trained on\. If gradients"):
         one_round(loop, loop.recorder(), told=lambda x, y: (x + 0.5, y), loss=False)
 
 
@@ -206,7 +214,7 @@ def test_says_who_diverged():
     [
         (4, 0, 1, r"numbered from 0 to 3; found 4\.$"),
         (1, 0, 1, r"step\(1, x, y\) must follow each optimizer.step\(\) of 1; there were 0 since"),
-        (1, 1, 2, r"there were 0 since"),
+        (1, 1, 2, r"step\(1, …\) was called again without an optimizer step of participant 1 in between\."),
         (1, 2, 1, r"there were 2 since"),
         (1, 1, 0, r"of 1; the last one was not reported"),
         (1, 0, 0, r"somebody must make a local step in a round; nobody did"),

@@ -201,7 +201,17 @@ def test_scores_subsets_and_losses_must_fit(unchecked):
     for wrong in ((scores[:5], subsets, losses), (scores, subsets, losses[:7]), (scores, subsets[0], losses)):
         with pytest.raises(ValueError, match=r"a row for each of .* and a column for each of .* found"):
             datamodeling_score(*wrong)
-    with pytest.raises(ValueError, match=r"one prediction for each retrained value.*shapes \[8\] and \[7\]"):
+    with pytest.raises(ValueError, match=r"each of 7 retrained networks and .* each of 5 scores; found 8 × 6\."):
+        datamodeling_score(scores[:5], subsets, losses[:7])
+    for place, name in enumerate(("scores", "subsets", "retrained")):
+        listed = [each.tolist() if place == i else each for i, each in enumerate((scores, subsets, losses))]
+        with pytest.raises(TypeError, match=rf"^{name} must be a tensor; found list\. Use torch\.tensor\({name}\)"):
+            datamodeling_score(*listed)
+    with pytest.raises(
+        ValueError, match=r"at least 3 networks must be retrained, .*; found 1\. Retrain on more subsets"
+    ):
+        datamodeling_score(scores, subsets[:1], losses[:1])
+    with pytest.raises(ValueError, match=r"one prediction for each retrained value.* found 8 predictions of 7 values"):
         predicts(losses, losses[:7])
     with pytest.raises(ValueError, match=r"and 0 resamples"):
         predicts(losses, losses, 0)

@@ -1,5 +1,6 @@
 """Who substitutes whom, asked of a run on the command line: the library's numbers, being stopped, and refusals."""
 
+import re
 import shutil
 from dataclasses import replace
 
@@ -8,13 +9,14 @@ import pytest
 import torch
 
 from cascadice.cli import main
+from cascadice.files import write_json
 from cascadice.influence import evaluate_on, interplay
 from cascadice.influence.tables import read_note
 from cascadice.report.checking import check_run
 from cascadice.runs import pairs, store
 from cascadice.runs import train as runs
 from cascadice.runs.ask import ask
-from cascadice.runs.config import build
+from cascadice.runs.config import build, to_json
 from cascadice.runs.pairs import ask_pairs
 from cascadice.runs.question import Question
 from cascadice.runs.recipes import demo
@@ -62,11 +64,20 @@ def test_the_command_writes_what_the_library_computes(run, recorded, capsys):
     out = capsys.readouterr().out
     assert "whole-run influence with everybody, then without each of 3 participants: about 16 trainings" in out
     assert "so they substitute for each other" in out
+    assert "The order of pairs says more than the sign" in " ".join(out.split())
     strongest = int(np.argmin(rows["change"]))
     line = next(line for line in out.splitlines() if line.startswith("substitutes"))
     assert line.split()[1:3] == [f"{rows[strongest]['left_out']:.0f}", f"{rows[strongest]['participant']:.0f}"]
     assert {path.name for path in (run / "pairs").iterdir()} == {"influence.json", "pairs.csv", "pairs.safetensors"}
     assert not [problem for area in check_run(run) for problem in area.problems]
+
+
+def test_participants_with_injected_faults_are_marked(tmp_path, capsys):
+    write_json(tmp_path / "config.json", to_json(replace(CONFIG, corruptions=("flip-labels:1:0.8",))))
+    ask_pairs(tmp_path, QUESTION)
+    out = capsys.readouterr().out
+    assert re.search(r"1 \(flip-labels\) +[02] ", out)
+    assert re.search(r"[02] +1 \(flip-labels\) ", out)
 
 
 def test_at_weight_one_it_reads_the_recording(run):

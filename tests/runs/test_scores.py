@@ -44,6 +44,26 @@ def test_by_default_it_is_about_the_final_models(network, rounds):
     assert (verdicts[0], verdicts[1], verdicts[2]) == ("helped", "harmed", "no influence")
 
 
+def test_another_weight_of_all_updates_is_in_the_heading(network, rounds):
+    scores = cd.score(network, rounds, at=0.5)
+    assert (scores.kind, scores.at) == ("whole-run", 0.5)
+    assert repr(scores).startswith("Scores (whole-run at 0.5) of 4 participants over 8 rounds")
+    assert scores._repr_html_().startswith("<b>Scores</b> (whole-run at 0.5 over 8 rounds")
+    assert scores.question.endswith("counts for more, in the run with all updates × 0.5")
+    assert "(whole-run at 0.5)" in scores.plot(Figure().subplots()).get_title()
+
+
+@pytest.mark.parametrize("kind", ["whole-run", "whole-run-shares"])
+def test_rounds_that_begin_later_leave_out_what_was_trained_before(network, rounds, kind):
+    note = "what was trained before round 5 is not counted"
+    scores = cd.score(network, rounds[5:], kind=kind)
+    assert scores.question.endswith(note)
+    assert f"{note}; negative helped" in repr(scores)
+    assert note in scores._repr_html_()
+    assert "not counted" not in repr(cd.score(network, rounds, kind=kind))
+    assert "not counted" not in repr(cd.score(network, rounds[5:], hops=1))
+
+
 @pytest.mark.parametrize(("points", "missed"), [(12, ""), (1, "parts of a whole")])
 def test_shares_say_what_they_sum_to(network, rounds, points, missed):
     scores, evaluation = (

@@ -307,7 +307,7 @@ def test_slopes_of_a_run_that_is_too_rough_come_with_a_warning(kinds, tmp_path, 
     monkeypatch.setattr("cascadice.pictures.influence.plot", lambda *_, **__: None)
     rough, question = train(tmp_path / "rough", lr=3.0, rounds=30), Question(kinds, points=1)
     for _ in range(2):  # the second finds the table there
-        with pytest.warns(RuntimeWarning, match="^by its slope, the data of participant ") as warned:
+        with pytest.warns(RuntimeWarning, match="^the slope of participant ") as warned:
             ask(rough, question, quiet=True)
         (doubt,) = (str(one.message) for one in warned)
     assert (read_training_change(rough / "whole-run") is None) == (len(kinds) == 1)

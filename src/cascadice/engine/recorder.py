@@ -1,7 +1,7 @@
 """Watch a user's own training loop, and turn it into checked rounds that every estimator can read."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -90,7 +90,7 @@ class Recorder:
     ) -> None:  # fmt: skip
         if window is not None and window < 1:
             raise ValueError(f"window must be at least 1 round, or None for all; found {window}.")
-        self._models, self._optimizers = list(models), list(optimizers)
+        self._models, self._optimizers = _listed(models, "a model"), _listed(optimizers, "an optimizer")
         check_alike(self._models, self._optimizers)
         self._settings = [settings(optimizer) for optimizer in self._optimizers]
         self._pure = pure_versions(self._models, self._optimizers)
@@ -198,6 +198,11 @@ class Recorder:
         steps = len(own.rates) - len(own.batches)
         if steps == 0 and self._may_skip_steps:
             return
+        if steps == 0 and own.batches:
+            raise ValueError(
+                f"step({k}, …) was called again without an optimizer step of participant {k} in between. Call it once "
+                "after each optimizer.step()."
+            )
         if steps != 1:
             raise ValueError(f"step({k}, x, y) must follow each optimizer.step() of {k}; there were {steps} since.")
         own.batches.append(self._samples.put(x, y, index))
@@ -244,7 +249,16 @@ class Recorder:
         )  # fmt: skip
 
 
+def _listed(each: Iterable[Any], what: str) -> list[Any]:
+    if not isinstance(each, Iterable):
+        raise TypeError(f"a list with {what} for each participant is needed; found one {type(each).__name__}.")
+    return list(each)
+
+
 def _recorded(draws: dict[int, Draw], part: str, t: int) -> Any:
+    if t > max(draws):
+        many = f"{max(draws) + 1} round{'s' * (max(draws) > 0)}"
+        raise ValueError(f"only {many} were recorded, so there is no round {t}. Record more, or ask for fewer rounds.")
     if t not in draws:
         raise ValueError(f"round {t} is not among those kept, {min(draws)} to {max(draws)}. Give a larger window.")
     return getattr(draws[t], part)

@@ -41,9 +41,10 @@ def _remedy(theirs: float, ours: float, slack: float) -> str:
             "with its model in training mode, and the precision of torch.autocast by amp=."
         )
     return (
-        "If gradients are clipped, pass clip=; if passes run in torch.autocast, pass amp=; otherwise leave gradients "
-        "as backward() made them. A parameter without effect, such as a bias before BatchNorm, has a gradient of "
-        "rounding errors, which Adam makes steps of: do without it (bias=False)."
+        "Give the loss function and the batch it trained on. If gradients are clipped, pass clip=; if passes run in "
+        "torch.autocast, pass amp=; otherwise leave gradients as backward() made them. A parameter without effect, "
+        "such as a bias before BatchNorm, has a gradient of rounding errors, which Adam makes steps of: do without it "
+        "(bias=False)."
     )
 
 

@@ -91,12 +91,18 @@ def pull_back(
 
 def _check_buffers(round_: Round) -> None:
     """Running statistics (BatchNorm) change regardless of the learning rate, so α does not weight their change."""
-    for name, value in round_.half.buffers.items():
-        if value.is_floating_point() and not torch.equal(value, round_.before.buffers[name]):
-            raise ValueError(
-                f"whole-run influence does not follow changes of running statistics; {name!r} has changed. Use "
-                "GroupNorm or LayerNorm, or retrain without the data."
-            )
+    if name := changed_statistic(round_):
+        raise ValueError(
+            f"whole-run influence does not follow changes of running statistics; {name!r} has changed. Use "
+            "GroupNorm or LayerNorm, or retrain without the data."
+        )
+
+
+def changed_statistic(round_: Round) -> str:
+    """The name of a buffer that local work has changed, such as a running mean; "" if there is none."""
+    before, half = round_.before.buffers, round_.half.buffers
+    changed = (name for name, value in half.items() if value.is_floating_point() and not value.equal(before[name]))
+    return next(changed, "")
 
 
 def final_adjoint(operator: Operator, evaluation: Evaluation, last: Round) -> Adjoint:

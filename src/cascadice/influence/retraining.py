@@ -28,7 +28,7 @@ from cascadice.engine.step_memory import bytes_of_step
 from cascadice.engine.weighting import with_weights
 from cascadice.influence.agreement import agreement, resampled_rank_correlations
 from cascadice.influence.checks import check_samples_are_separate
-from cascadice.influence.retraining_checks import check_count, count_networks
+from cascadice.influence.retraining_checks import check_count, check_tensor, count_networks
 from cascadice.influence.weighted_run import focus, models_to_measure, weighted_losses
 
 MEMORY = 2**32
@@ -204,19 +204,26 @@ def datamodeling_score(
         The correlations of the predictions with f; 1 if they rank all subsets as retraining does.
 
     Raises:
-        ValueError: If the shapes do not match.
+        ValueError: If the shapes do not match, or there are fewer than 3 subsets with finite results.
+        TypeError: If one of the three is no tensor.
 
     Example:
         >>> subsets = random_subsets(network.nodes, keep=0.8, count=48)
         >>> truth = retrain(network, 100, evaluation, updates=subsets)
         >>> datamodeling_score(whole_run(network, 100, evaluation, at=0.8).participants, subsets, truth)
     """
+    for name, given in (("scores", scores), ("subsets", subsets), ("retrained", retrained)):
+        check_tensor(name, given)
     if subsets.dim() != 2 or scores.shape != subsets.shape[1:] or retrained.shape != subsets.shape[:1]:
         raise ValueError(
-            f"subsets must have a row for each of {list(retrained.shape)} retrained networks and a column for each of "
-            f"{list(scores.shape)} scores; found shape {list(subsets.shape)}."
+            f"subsets must be a table with a row for each of {_sizes(retrained)} retrained networks and a column for "
+            f"each of {_sizes(scores)} scores; found {_sizes(subsets)}."
         )
     return predicts(subsets.double() @ scores.double().cpu(), retrained, resamples)
+
+
+def _sizes(given: Tensor) -> str:
+    return " × ".join(map(str, given.shape)) or "1"
 
 
 def predicts(
@@ -225,8 +232,12 @@ def predicts(
     """How well predictions rank actual values, e.g. participants' scores and their leave-one-out changes."""
     if predicted.dim() != 1 or predicted.shape != actual.shape or resamples < 1:
         raise ValueError(
-            "there must be one prediction for each retrained value, and at least one resample; found shapes "
-            f"{list(predicted.shape)} and {list(actual.shape)}, and {resamples} resamples."
+            "there must be one prediction for each retrained value, and at least one resample; found "
+            f"{_sizes(predicted)} predictions of {_sizes(actual)} values, and {resamples} resamples."
+        )
+    if (points := int((predicted.isfinite() & actual.isfinite()).sum())) < 3:
+        raise ValueError(
+            f"at least 3 networks must be retrained, with finite results; found {points}. Retrain on more subsets."
         )
     whole, each = agreement(actual, predicted), _resampled(actual, [predicted], resamples)[0]
     return Prediction(whole.spearman, *_middle_95(each), whole.pearson)

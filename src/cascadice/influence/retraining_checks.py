@@ -14,6 +14,12 @@ def check_count(count: int, what: str) -> None:
         raise ValueError(f"{what}, at least 1; found {count if isinstance(count, Real) else type(count).__name__}.")
 
 
+def check_tensor(name: str, given: Tensor) -> None:
+    """Raise TypeError unless this is a tensor."""
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{name} must be a tensor; found {type(given).__name__}. Use torch.tensor({name}).")
+
+
 def count_networks(network: Network, updates: Tensor | None, samples: Tensor | None) -> int:
     """How many networks to train; raise ValueError if weights are malformed or leave one nothing to train on."""
     counts = []
@@ -21,8 +27,7 @@ def count_networks(network: Network, updates: Tensor | None, samples: Tensor | N
     for name, weights, size, what in (("updates", updates, network.nodes, "participants"), of_samples):
         if weights is None:
             continue
-        if not isinstance(weights, Tensor):
-            raise TypeError(f"{name} must be a tensor; found {type(weights).__name__}. Use torch.tensor({name}).")
+        check_tensor(name, weights)
         if weights.dim() != 2 or weights.shape[1] != size:
             raise ValueError(
                 f"{name} must have a row for each network and a column for each of {size} {what}; found shape "

@@ -110,7 +110,7 @@ def whole_run(
 
     This is a derivative: how f changes if data counts slightly more than α, not how f changes if the data is left out.
     To predict runs that keep a random fraction of the participants or samples, set α to that fraction. A RuntimeWarning
-    says so if training is too rough: by a slope, one participant's data would change the loss by more than all of it.
+    says so if training is too rough: if a participant's slope implies a larger change of the loss than the whole loss.
 
     Cost: about four trainings, or three if all rounds fit in memory; two for recorded rounds at α = 1.
 
@@ -164,7 +164,7 @@ def measures_loss(run: WeightedRun) -> bool:
 
 
 def doubt_of_slopes(effects: Sequence[float], before: float, after: float) -> str:
-    """What to say if, by its slope, one participant's data changes the loss by more than all of it; else "".
+    """What to say if a participant's slope implies a larger change of the loss than the whole loss; else "".
 
     Args:
         effects: α_j ∂f/∂α_j of each participant; NaN for those that were left out.
@@ -175,9 +175,9 @@ def doubt_of_slopes(effects: Sequence[float], before: float, after: float) -> st
     if (most := max(sizes)) <= max(before, after):
         return ""
     return (
-        f"by its slope, the data of participant {sizes.index(most)} would change the loss by {most:.3g}, more than all "
-        f"of it ({before:.3g} before training, {after:.3g} after). Training is too rough for slopes to predict "
-        "anything: lower the learning rate, or retrain without the data."
+        f"the slope of participant {sizes.index(most)} implies a change of the loss by {most:.3g}, but the whole loss was "
+        f"{before:.3g} before training and {after:.3g} after. Training is too rough for slopes to mean anything: lower "
+        "the learning rate, or retrain without the data."
     )
 
 

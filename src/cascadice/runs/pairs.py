@@ -21,7 +21,7 @@ from cascadice.runs.distributed.processes import ONE_PROCESS, World
 from cascadice.runs.folder import PAIRS, locked_for_writing
 from cascadice.runs.question import Question, check_fits, check_note, evaluate_on_first, question_note
 from cascadice.runs.recording import Playable, open_recording, playable
-from cascadice.runs.summary import measured_models
+from cascadice.runs.summary import injected_faults, measured_models
 from cascadice.runs.sweeps import UNFINISHED
 
 FILE = "pairs.csv"
@@ -30,6 +30,10 @@ MOST = 5  # pairs to name of either sign
 MEANING = (
     "How a participant's whole-run influence on {} changes when another is left out. Negative: it helps more without "
     "the other, so they substitute for each other. Positive: it helps less, so they complement each other."
+)
+CAUTION = (
+    "The order of pairs says more than the sign, which says how a participant's slope changes, not what retraining "
+    "without both would show."
 )
 
 
@@ -60,7 +64,7 @@ def ask_pairs(
         everybody, without = rows[0], rows[1:]
         _write(place / FILE, everybody, without)
         files.remove(place / UNFINISHED)
-    _print(console, measured_models(question.on), everybody, without)
+    _print(console, measured_models(question.on), everybody, without, injected_faults(played.network))
     say(console, f"wrote {FILE} to {place}")
     return without - everybody
 
@@ -103,15 +107,16 @@ def _write(path: Path, everybody: Tensor, without: Tensor) -> None:
         Path(draft).write_text("\n".join([COLUMNS, *rows]) + "\n")
 
 
-def _print(console: Console, models: str, everybody: Tensor, without: Tensor) -> None:
-    """Print the strongest pairs of each sign."""
+def _print(console: Console, models: str, everybody: Tensor, without: Tensor, faults: Mapping[int, str]) -> None:
+    """Print the strongest pairs of each sign; participants with injected faults are marked."""
     change = without - everybody
     pairs = sorted((float(change[j, i]), j, i) for j, i in (~change.isnan()).nonzero().tolist())
     sides = {"substitutes": [p for p in pairs if p[0] < 0], "complements": [p for p in pairs[::-1] if p[0] > 0]}
     form = f"+.{decimals([value for value, *_ in pairs])}f"
-    say(console, MEANING.format(models))
+    marked = [f"{k} ({faults[k]})" if k in faults else str(k) for k in range(len(without))]
+    say(console, f"{MEANING.format(models)} {CAUTION}")
     rows = [
-        [kind, str(j), str(i), f"{everybody[i]:{form}}", f"{without[j][i]:{form}}", f"{value:{form}}"]
+        [kind, marked[j], marked[i], f"{everybody[i]:{form}}", f"{without[j][i]:{form}}", f"{value:{form}}"]
         for kind, side in sides.items()
         for value, j, i in side[:MOST]
     ]

@@ -57,6 +57,7 @@ class Scores:
         updates: `[rounds, n]`: the influence of each participant's update in each round.
         rounds: The numbers of these rounds.
         sums: For whole-run shares, what they sum to and what training changed, in words.
+        at: For whole-run, the weight of all updates in the run that is differentiated.
     """
 
     kind: str
@@ -66,6 +67,11 @@ class Scores:
     rounds: tuple[int, ...]
     of_samples: ScoreTable | None = None
     sums: str = ""
+    at: float = 1.0
+
+    @property
+    def _name(self) -> str:
+        return self.kind if self.at == 1 else f"{self.kind} at {self.at:g}"
 
     @property
     def samples(self) -> ScoreTable:
@@ -93,20 +99,20 @@ class Scores:
         injected = dict(zip(table["participant"].tolist(), table.get("injected", ()), strict=False))
         faulty = {node: kind for node, kind in injected.items() if kind}
         later = f", {_span(self.rounds)}" if self.rounds[0] else ""
-        return contributions(self.updates, kind=self.kind + later, injected=faulty, ax=ax)
+        return contributions(self.updates, kind=self._name + later, injected=faulty, ax=ax)
 
     def __repr__(self) -> str:
         nodes = self.updates.shape[1]
         verdicts, samples = self.participants["verdict"].tolist(), len(self.of_samples or ())
         told = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
         more = f"; {samples:,} samples in .samples" if samples else ""
-        about = f"Scores ({self.kind}) of {nodes} participants over {_span(self.rounds)}: {told}{more}"
+        about = f"Scores ({self._name}) of {nodes} participants over {_span(self.rounds)}: {told}{more}"
         notes = (self.sums, self.of_samples.caution if self.of_samples else "")
         below = "".join(f"\n{note}" for note in notes if note)
         return f"{about}\nabout {self.question}; negative helped\n{self.participants!r}{below}"
 
     def _repr_html_(self) -> str:
-        about = f"{escape(self.kind)} over {_span(self.rounds)}; negative helped"
+        about = f"{escape(self._name)} over {_span(self.rounds)}; negative helped"
         below = paragraph(self.sums) + (paragraph(self.of_samples.caution) if self.of_samples else "")
         return f"<b>Scores</b> ({about}){self.participants._repr_html_()}{below}"
 
@@ -169,8 +175,9 @@ def score(
         check_points(points)
     sums = ""
     if hops is None:
-        question = QUESTIONS[kind]
         found = _of_run(network, kept, measured, kind, samples, at, points or POINTS, progress)
+        at = at if kind == "whole-run" else 1.0
+        question = _question(kind, at, kept)
         rows = concatenate(rows_by_round(kind, found))
         if kind == "whole-run-shares":
             total, more = float(found.participants.sum()), more_points(points or POINTS)
@@ -181,7 +188,14 @@ def score(
         rows = _of_rounds(network, kept, measured, kind, hops, samples, points, progress)
     faults, linear = injected_faults(network), has_linear_steps(network)
     summary = summarise(rows, network.nodes, injected=faults, sees_scale=linear)
-    return replace(_scores(summary, kind, question, network), sums=sums)
+    return replace(_scores(summary, kind, question, network), sums=sums, at=at if hops is None else 1.0)
+
+
+def _question(kind: str, at: float, rounds: int | list[Round]) -> str:
+    """What whole-run numbers are about: the run at which α, and which of its rounds."""
+    first = 0 if isinstance(rounds, int) else rounds[0].t
+    weighted = "" if at == 1 else f", in the run with all updates × {at:g}"
+    return QUESTIONS[kind] + weighted + (f"; what was trained before round {first} is not counted" if first else "")
 
 
 def _listed(rounds: Iterable[Round]) -> list[Round]:

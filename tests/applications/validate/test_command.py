@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from cascadice import files
 from cascadice.applications.validate import estimates, findings, idea
@@ -128,6 +129,21 @@ def test_its_section_of_the_page(validate, folder, undrawn):
     assert "LDS: rank correlation" in section["lead"]
     clear(folder)
     assert not (folder / "validate").exists()
+
+
+def with_batch_norm():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 10))
+
+
+def test_of_a_model_with_batch_norm_whole_run_estimates_are_left_out(validate, folder, undrawn):
+    config = replace(TINY, model=f"{__name__}:with_batch_norm", model_options=())
+    files.write_json(folder / "config.json", to_json(config))
+    code, out, error, _ = validate(*FEW, "--kinds", "whole-run")
+    assert (code, out) == (2, "")
+    assert "the estimate 'whole-run' does not follow changes of running statistics" in error
+    code, out, _, found = validate(*FEW)
+    assert {one["name"] for one in found["estimates"]} == {"first order, 1 hop", "truth, 1 hop", "shares, 4 hops"}
+    assert "Whole-run estimates are left out: they do not follow changes of running statistics (BatchNorm)." in out
 
 
 def test_samples(validate, folder, undrawn):

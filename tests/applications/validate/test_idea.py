@@ -5,7 +5,7 @@ from math import comb, isnan, nan
 
 import pytest
 import torch
-from influence.cases import NODES, small
+from influence.cases import NODES, small, smooth
 
 from cascadice import seeds
 from cascadice.applications.validate import idea
@@ -39,6 +39,7 @@ from cascadice.influence.by_class import whole_run_by_class
 from cascadice.influence.retraining import Prediction, leave_one_out, paired_advantage, retrain, without_each
 from cascadice.influence.whole_run import whole_run
 from cascadice.influence.whole_run_shares import contributions, measured_at, whole_run_shares
+from cascadice.runs.config import Config, build
 
 ROUNDS, SAMPLES = 6, 48
 
@@ -234,6 +235,22 @@ def test_one_training_is_the_run():
     assert trained.seconds > 0
 
 
+def test_estimates_that_cannot_follow_running_statistics_are_not_planned():
+    here, subsets = setting(model=smooth(torch.nn.BatchNorm1d(4))), distinct_subsets(NODES, 0.5, 4)
+    plan = make_plan(here, subsets, None, leave_one_out=False)
+    assert plan.kinds == ("first-order", "truth", "shares")
+    steps_done = list(steps(here, plan, train(here), results := Results()))
+    assert len(steps_done) == 4
+    assert set(plan.kinds) < set(results)
+    said = (
+        r"'whole-run-at-1' does not follow .* '2.running_mean' changes .* any of first-order, truth, shares, or Group"
+    )
+    with pytest.raises(ValueError, match=said):
+        make_plan(here, subsets, ["truth", "whole-run-at-1"], leave_one_out=False)
+    with pytest.raises(ValueError, match=r"is a BatchNorm: .* Score participants, or use GroupNorm"):
+        make_plan(here._replace(samples=True), torch.ones(1, SAMPLES), None, leave_one_out=False)
+
+
 def test_what_cannot_be_planned():
     here = setting(samples=True)
     subsets = distinct_subsets(SAMPLES, 0.5, 4)
@@ -390,3 +407,25 @@ def test_advice_names_what_is_as_good_and_what_says_nothing_and_how_good_the_net
     assert found[4].startswith(
         "The full run's test accuracy is 0.850 on average (0.800 to 0.900). Its mean test loss is"
     )
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "loss", "said"),
+    [
+        (0.099, 2.358, "The network has not learned (test accuracy 0.10 with 10 classes): correlations mean little."),
+        (0.13, 2.2, "The network has not learned (test accuracy 0.13 with 10 classes)"),  # 355 test samples
+        (0.14, 2.2, "On your network, trust"),
+        (0.4, 2.358, "The mean test loss (2.358) is not below that of predicting all 10 classes equally (2.303): corr"),
+    ],
+)
+def test_it_says_first_if_the_network_has_not_learned(accuracy, loss, said):
+    network = build(Config(nodes=2, model_options=("hidden=[4]",)))
+    quality, here = ("accuracy", torch.tensor([accuracy])), Setting(network, 1, evaluate_on(network))
+    first, *others = advise([checked("a", 0.78, 0.6, 0.9)], here, loss, torch.tensor([2.3, 2.4]), quality)
+    assert first.startswith(said)
+    assert "trust a" in first + others[0]
+
+
+def test_values_are_not_called_learned_or_not():
+    quality, one = ("loss", torch.tensor([2.358])), [checked("a", 0.78, 0.6, 0.9)]
+    assert "trust a" in next(advise(one, setting(), 2.358, torch.tensor([2.3, 2.4]), quality))

@@ -234,9 +234,9 @@ def test_slopes_too_large_to_believe_are_doubted_once_and_as_in_one_process(tmp_
     train.run(rough, tmp_path / "one", quiet=True)
     trained(tmp_path / "two", rough)
     question = Question(("whole-run",), on=on)
-    with pytest.warns(RuntimeWarning, match="by its slope, the data of participant") as alone:
+    with pytest.warns(RuntimeWarning, match="the slope of participant") as alone:
         ask(tmp_path / "one", question, quiet=True)
-    with pytest.warns(RuntimeWarning, match="by its slope, the data of participant") as several:
+    with pytest.warns(RuntimeWarning, match="the slope of participant") as several:
         _, errors = together(2, lambda world: ask(tmp_path / "two", question, quiet=True, world=world))
     assert errors == [None, None]
     assert [str(one.message) for one in several] == [str(one.message) for one in alone]

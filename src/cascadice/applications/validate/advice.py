@@ -1,12 +1,15 @@
 """The sentences of `cascadice validate`: what a comparison of estimates with retrained networks means."""
 
 from collections.abc import Iterator, Sequence
-from math import isnan
+from math import isnan, log, sqrt
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from cascadice.applications.validate.estimates import Setting
 from cascadice.applications.validate.idea import Checked
+from cascadice.data.inputs import IGNORED
+from cascadice.losses import cross_entropy
 
 GOOD = 0.7  # LDS
 FEWEST = 16  # subsets; with fewer, intervals by resampling are too narrow, and a perfect ranking has none at all
@@ -15,11 +18,13 @@ FEWEST = 16  # subsets; with fewer, intervals by resampling are too narrow, and 
 def advise(
     checked: Sequence[Checked], setting: Setting, trained: float, retrained: Tensor, quality: tuple[str, Tensor]
 ) -> Iterator[str]:
-    """Which estimates to trust, the best first, how that was measured, and how good the network is.
+    """Whether the network learned, which estimates to trust, the best first, how that was measured, and its quality.
 
     `trained` is f of the run itself, `retrained` that of each subset's network; `quality` names a measure of the run's
     models and has its value for each.
     """
+    if doubt := unlearned(setting, trained, quality):
+        yield doubt
     yield trust(checked)
     if checked[0].how and checked[0].lds.low > 0:
         yield f"To compute it: {checked[0].how}."
@@ -37,6 +42,26 @@ def advise(
         f"{float(values.max()):.3f}). Its mean test loss is {trained:.4f}; networks trained on subsets had "
         f"{float(retrained.min()):.4f} to {float(retrained.max()):.4f}."
     )
+
+
+def unlearned(setting: Setting, trained: float, quality: tuple[str, Tensor]) -> str:
+    """What to say if the network is no better than chance, up to two standard errors of its accuracy; else ""."""
+    (measure, values), data = quality, setting.network.data
+    if measure != "accuracy":
+        return ""
+    targets = data.test.y[data.test.y != IGNORED]
+    classes, accuracy = len(data.classes) or int(targets.max()) + 1, float(values.mean())
+    if accuracy <= 1 / classes + 2 * sqrt((classes - 1) / targets.numel()) / classes:
+        return (
+            f"The network has not learned (test accuracy {accuracy:.2f} with {classes} classes): correlations mean "
+            "little."
+        )
+    if setting.evaluation.measure in (cross_entropy, F.cross_entropy) and trained >= log(classes):
+        return (
+            f"The mean test loss ({trained:.3f}) is not below that of predicting all {classes} classes equally "
+            f"({log(classes):.3f}): correlations mean little."
+        )
+    return ""
 
 
 def trust(checked: Sequence[Checked]) -> str:

@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> None:
         f"Training on {many} subsets that keep {setting.in_words} ({setting.part:.3g}).",
         f"{networks}, {estimates}{kept}: about {trainings} to do.",
     )
+    if args.kinds is None and "whole-run" not in plan.kinds:
+        writer.print("Whole-run estimates are left out: they do not follow changes of running statistics (BatchNorm).")
     trained = idea.train(setting)
     minutes = max(trained.seconds * least / 60, 0.1)
     span = f"{minutes:.1f} to {2 * minutes:.1f} minutes"

@@ -26,8 +26,10 @@ from cascadice.applications.validate.estimates import (
     name_of,
     read_scores,
 )
-from cascadice.engine import DivergedError, Operator, Participants, simulate
+from cascadice.engine import DivergedError, Operator, Participants, draw, simulate
 from cascadice.influence.by_class import ByClass
+from cascadice.influence.checks import check_samples_are_separate
+from cascadice.influence.full_horizon import changed_statistic
 from cascadice.influence.retraining import Prediction, paired_advantage, predicts, random_subsets, retrain, without_each
 
 LEAST = 4  # subsets; a rank correlation of fewer says nothing
@@ -188,10 +190,16 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """Plan what to compute, and to compare with what is kept of earlier calls; ValueError if it cannot be computed."""
     kept = kept or {}
-    usual = [kind for kind in kinds_of(setting.samples) if ESTIMATES[kind].unasked]
+    usable, statistic = _usable(setting)
+    usual = [kind for kind in usable if ESTIMATES[kind].unasked]
     names = usual if kinds is None else [kinds] if isinstance(kinds, str) else list(kinds)
     for name in names:
         check_kind(name, setting.samples)
+        if name not in usable:
+            raise ValueError(
+                f"the estimate {name!r} does not follow changes of running statistics; {statistic!r} changes in "
+                f"training. Use any of {', '.join(usable)}, or GroupNorm or LayerNorm in the model."
+            )
     if not names or len(set(names)) < len(names):
         found = ", ".join(names) or "none"
         raise ValueError(f"there must be at least one estimate to check, each once; found {found}.")
@@ -203,6 +211,16 @@ def make_plan(
     before = [kind for kind in ESTIMATES if kind in kept]
     left_out_before = len(kept.get(EACH, ())) == setting.size
     return Plan(tuple(dict.fromkeys([*names, *before])), subsets, leave_one_out or left_out_before)
+
+
+def _usable(setting: Setting) -> tuple[list[str], str]:
+    """The kinds that can be computed, and the name of a running statistic that whole-run estimates cannot follow."""
+    network = setting.network
+    if setting.samples:
+        check_samples_are_separate(network, draw(network, 0), network.initial)
+    statistic = changed_statistic(next(simulate(network, 1))) if network.initial.buffers else ""
+    kinds = kinds_of(setting.samples)
+    return [kind for kind in kinds if not (statistic and kind.startswith("whole-run"))], statistic
 
 
 def steps(setting: Setting, plan: Plan, trained: Trained, results: Results) -> Iterator[str]:
