@@ -175,9 +175,9 @@ def doubt_of_slopes(effects: Sequence[float], before: float, after: float) -> st
     if (most := max(sizes)) <= max(before, after):
         return ""
     return (
-        f"the slope of participant {sizes.index(most)} implies a change of the loss by {most:.3g}, but the whole loss was "
-        f"{before:.3g} before training and {after:.3g} after. Training is too rough for slopes to mean anything: lower "
-        "the learning rate, or retrain without the data."
+        f"the slope of participant {sizes.index(most)} implies a change of the loss by {most:.3g}, but the whole loss "
+        f"was {before:.3g} before training and {after:.3g} after. Training is too rough for slopes to mean anything: "
+        "lower the learning rate, or retrain without the data."
     )
 
 
