@@ -2,21 +2,33 @@
 
 import json
 import re
+import statistics
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from cascadice.applications.reward.payouts import shapley
 from cascadice.influence.agreement import agreement
 from cascadice.influence.by_class import ByClass
 from cascadice.influence.retraining import random_subsets, without_each
 from cascadice_experiments.retraining import __main__ as command
-from cascadice_experiments.retraining import adam_epsilon, contest, measure, missing, repeatability, roughness, sums
+from cascadice_experiments.retraining import (
+    adam_epsilon,
+    contest,
+    measure,
+    missing,
+    pairs,
+    repeatability,
+    roughness,
+    sums,
+)
 from cascadice_experiments.retraining.settings import CASES, QUICK, load, make_networks, shifted
-from cascadice_experiments.retraining.table import cells, lines, paired, read
+from cascadice_experiments.retraining.table import cells, lines, paired, read, spread
 from cascadice_experiments.retraining.text import CONTEXT, LETTERS, domains
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -300,3 +312,33 @@ def test_a_larger_epsilon_is_tried(capsys, tmp_path, monkeypatch):
     assert row["spearman"] > 0.9  # so few steps hardly amplify a change of one part in a million
     assert row["found"] != kept
     assert torch.allclose(torch.tensor(row["found"]), torch.tensor(kept), rtol=1e-3)
+
+
+def test_exact_interplay_is_the_second_difference_of_retrained_networks():
+    losses = {(): 5.0, (0,): 7.0, (1,): 6.0, (2,): 5.5, (0, 1): 11.0, (0, 2): 7.0, (1, 2): 6.5}
+
+    def retrained(network, rounds, evaluation, updates):
+        return torch.tensor([losses[tuple((row == 0).nonzero().flatten().tolist())] for row in updates]).double()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pairs, "retrain", retrained)
+        found = pairs.exact_interplay(SimpleNamespace(nodes=3), 1, None)
+    # leaving out 1 raises the loss by 1, without 0 by 4: its effect, negative where it helps, goes from -1 to -4
+    assert_close(found, torch.tensor([[0.0, -3.0, 0.5], [-3.0, 0.0, 0.0], [0.5, 0.0, 0.0]]).double())
+
+
+def test_the_page_says_how_far_pairs_can_be_trusted():
+    page = " ".join((DOCS / "influence.md").read_text().split())
+    for data in ("dirichlet", "iid"):
+        result = json.loads((DOCS / "results" / "retraining" / "pairs" / f"{data}.json").read_text())
+        assert f"{statistics.mean(result['accuracy']):.2f}" in page
+        for each in result["rows"].values():
+            signs = [100 * one["signs"] for one in each]
+            assert spread([one["spearman"] for one in each]) in page
+            assert f"{statistics.mean(signs):.0f} ± {statistics.stdev(signs):.0f} %" in page
+
+
+def test_interplay_is_compared_with_retraining(tmp_path, capsys):
+    assert pairs.main(["--seeds", "1", "--rounds", "4", "--out", str(tmp_path)]) == 0
+    assert "| 0.5 | " in capsys.readouterr().out
+    assert set(json.loads((tmp_path / "pairs.json").read_text())["rows"]) == {"1.0", "0.5"}
