@@ -311,7 +311,7 @@ def test_slopes_of_a_run_that_is_too_rough_come_with_a_warning(kinds, tmp_path, 
             ask(rough, question, quiet=True)
         (doubt,) = (str(one.message) for one in warned)
     assert (read_training_change(rough / "whole-run") is None) == (len(kinds) == 1)
-    sentence, told = f"B{doubt[1:]}", collect(rough)
+    sentence, told = f"T{doubt[1:]}", collect(rough)
     assert told["findings"].count(sentence) == 1
     assert told["final"]["findings"][0] == sentence
     assert main(["report", str(rough)]) == 0

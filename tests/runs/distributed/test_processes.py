@@ -240,7 +240,7 @@ def test_slopes_too_large_to_believe_are_doubted_once_and_as_in_one_process(tmp_
         _, errors = together(2, lambda world: ask(tmp_path / "two", question, quiet=True, world=world))
     assert errors == [None, None]
     assert [str(one.message) for one in several] == [str(one.message) for one in alone]
-    sentence = f"B{str(alone[0].message)[1:]}"
+    sentence = f"T{str(alone[0].message)[1:]}"
     for folder in ("one", "two", "two/rank-000", "two/rank-001"):
         assert sentence in collect(tmp_path / folder)["findings"]
 
