@@ -34,6 +34,7 @@ from cascadice_experiments.retraining.text import CONTEXT, LETTERS, domains
 DOCS = Path(__file__).parents[2] / "docs"
 RESULTS = read(DOCS / "results" / "retraining")
 (DIGITS,) = read(DOCS / "results" / "retraining" / "digits")
+FRESH = read(DOCS / "results" / "retraining" / "laws")
 
 
 def test_a_small_study_runs(capsys, tmp_path):
@@ -147,7 +148,7 @@ def test_paired_differences_on_the_page_are_those_of_the_results():
     sections = re.split(r"^## ", (DOCS / "retraining.md").read_text().replace("\u2212", "-"), flags=re.M)
     quoted = [(text, found) for text in sections for found in re.findall(PAIRED, text)]
     assert len(quoted) >= 19
-    gaps = [(result, set(_gaps(result))) for result in (*RESULTS, DIGITS)]
+    gaps = [(result, set(_gaps(result))) for result in (*RESULTS, DIGITS, *FRESH)]
     for text, found in quoted:
         assert any(found in known for result, known in gaps if _is_about(result, text))
 
