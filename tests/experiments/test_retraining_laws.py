@@ -84,7 +84,7 @@ def test_the_page_shows_the_laws_on_seeds_that_had_no_part_in_the_choice():
     (cnn,) = (result for result in results if result["settings"]["model"] == "cnn")
     title, *table = table_of(cnn)
     assert [line for line in table if line not in page] == []
-    assert f"## A small CNN, by class too ({title.partition('(')[2]}" in page
+    assert f"## A smaller CNN, with influence by class ({title.partition('(')[2]}" in page
 
 
 def test_every_alpha_is_shown_the_one_nearest_to_what_is_kept_first():

@@ -64,7 +64,7 @@ def test_the_command_writes_what_the_library_computes(run, recorded, capsys):
     out = capsys.readouterr().out
     assert "whole-run influence with everybody, then without each of 3 participants: about 16 trainings" in out
     assert "so they substitute for each other" in out
-    assert "The order of pairs says more than the sign" in " ".join(out.split())
+    assert "Trust the order of pairs more than their sign" in " ".join(out.split())
     strongest = int(np.argmin(rows["change"]))
     line = next(line for line in out.splitlines() if line.startswith("substitutes"))
     assert line.split()[1:3] == [f"{rows[strongest]['left_out']:.0f}", f"{rows[strongest]['participant']:.0f}"]

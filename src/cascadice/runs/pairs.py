@@ -32,8 +32,8 @@ MEANING = (
     "the other, so they substitute for each other. Positive: it helps less, so they complement each other."
 )
 CAUTION = (
-    "The order of pairs says more than the sign, which says how a participant's slope changes, not what retraining "
-    "without both would show."
+    "Trust the order of pairs more than their sign: both say how a participant's slope changes, not what retraining "
+    "without the two would show."
 )
 
 
