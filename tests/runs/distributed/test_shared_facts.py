@@ -18,7 +18,7 @@ from cascadice.report.page import collect
 from cascadice.runs import train
 from cascadice.runs.ask import ask
 from cascadice.runs.distributed import processes
-from cascadice.runs.distributed.processes import joined
+from cascadice.runs.distributed.processes import World, joined
 from cascadice.runs.distributed.shared_facts import facts_of_network
 from cascadice.runs.distributed.together import check_network
 from cascadice.runs.folder import check_process, read_manifest
@@ -229,3 +229,17 @@ def test_other_numbers_of_participants_are_said_to_differ(tmp_path):
         2, lambda world: train.run(replace(SMALL, nodes=2 - world.rank), tmp_path, quiet=True, world=world)
     )
     assert ["all processes must agree; nodes is 1 in process 1, 2 in" in str(error) for error in errors] == [True] * 2
+
+
+def test_what_a_process_told_before_it_failed_is_still_heard():
+    """However quickly it fails: here, between two questions to the store."""
+    told = {"told/0/0": b"0"}
+
+    def answers(keys):
+        known = all(key in told for key in keys)
+        if keys != ["told/0/0"]:
+            told.update({"told/0/1": b"1", "failed/1": b"in a hurry"})
+        return known
+
+    store = SimpleNamespace(check=answers, get=told.get, set=told.__setitem__)
+    assert World(0, 2, None, store).tell(0) == [0, 1]

@@ -114,8 +114,11 @@ class World:
 
     def _hear(self, number: int, rank: int) -> Any:
         key, end = f"told/{number}/{rank}", time.monotonic() + self.timeout
-        while not self.store.check([key]):
-            if self.store.check([f"failed/{rank}"]):
+        while True:
+            failed = self.store.check([f"failed/{rank}"])  # asked first: it may tell and then fail between two questions
+            if self.store.check([key]):
+                break
+            if failed:
                 why = self.store.get(f"failed/{rank}").decode(errors="replace")
                 raise ConnectionError(f"process {rank} failed: {visible(why)}")
             if time.monotonic() > end:
