@@ -1,5 +1,6 @@
 """Networks trained again without participants or samples, and how well scores predict them."""
 
+from dataclasses import replace
 from itertools import pairwise
 from math import inf, nan
 
@@ -69,6 +70,30 @@ def test_participants_that_work_in_several_ways_are_trained_in_turn():
     evaluation = evaluate_on(network)
     found = retrain(network, ROUNDS, evaluation, updates=without_each(NODES))
     assert float(found[1]) == pytest.approx(measured_at(network, ROUNDS, evaluation, without_each(NODES)[1]), abs=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"optimizer": "adam", "lr": 0.02}, {"strategy": "loop"}, {"local_steps": 2}])
+@pytest.mark.parametrize("together", [1, 3])
+def test_whoever_is_left_out_does_no_work(options, together):
+    """Not even on data that nobody could train on; and the others train as they would if it worked for nothing."""
+    network = small(**options)
+    evaluation, subsets = evaluate_on(network), without_each(NODES)[1].expand(3, -1)
+    expected = measured_at(network, ROUNDS, evaluation, subsets[0])
+    x = network.data.train.x.clone()
+    x[network.partition[1]] = nan
+    broken = replace(network, data=replace(network.data, train=replace(network.data.train, x=x)))
+    found = retrain(broken, ROUNDS, evaluation, updates=subsets, together=together)
+    torch.testing.assert_close(found, torch.full((3,), expected, dtype=torch.float64), rtol=1e-9, atol=1e-12)
+    with pytest.raises(DivergedError, match="in retrained network 0, the loss of participant 1"):
+        retrain(broken, ROUNDS, evaluation, updates=torch.ones_like(subsets), together=together)
+
+
+def test_running_statistics_of_whoever_is_left_out_still_change():
+    network = small(smooth(nn.BatchNorm1d(4)))
+    evaluation, subsets = evaluate_on(network), without_each(NODES)
+    found = retrain(network, ROUNDS, evaluation, updates=subsets)
+    expected = [measured_at(network, ROUNDS, evaluation, row) for row in subsets]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12)
 
 
 def test_a_sample_left_out_is_a_sample_that_is_not_there():

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from engine.cases import make
@@ -108,6 +109,25 @@ def test_mistaken_types_are_named(unchecked):
     for call in (whole_run, measured_at):
         with pytest.raises(TypeError, match=r"weights of updates must be a number, or one per participant; found 'x'"):
             call(network, 3, evaluation, at="x")
+        with pytest.raises(TypeError, match=r"at must be a number.*; found True\. Use at=1"):
+            call(network, 3, evaluation, at=True)
+
+
+def test_numbers_of_rounds_may_be_numpys(unchecked):
+    network = small()
+    evaluation = evaluate_on(network)
+    found, expected = (whole_run(network, rounds, evaluation).participants for rounds in (np.int64(3), 3))
+    assert found.equal(expected)
+
+
+def test_contributions_warn_if_shares_are_no_parts_of_the_whole():
+    network = small(lr=2.0)
+    evaluation = evaluate_on(network)
+    with pytest.warns(RuntimeWarning, match=r"shares sum to .*do not read them as parts.*points=2; if that"):
+        found = contributions(network, ROUNDS, evaluation, points=1)
+    shares = whole_run_shares(network, ROUNDS, evaluation, points=1)
+    assert found.equal(shares.participants)
+    assert abs(shares.gap) > 0.1 * abs(float(found.sum()) - shares.gap)
 
 
 def test_a_recording_that_begins_later_weights_only_its_rounds():

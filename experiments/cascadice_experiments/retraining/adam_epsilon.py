@@ -21,7 +21,7 @@ from cascadice_experiments import study
 from cascadice_experiments.data_sets import find
 from cascadice_experiments.retraining.measure import measure
 from cascadice_experiments.retraining.settings import CASES, QUICK
-from cascadice_experiments.retraining.table import above, by_seed, cells, read, spread
+from cascadice_experiments.retraining.table import read, side_by_side
 
 DIGITS_RATES = {1e-8: 0.003, 1e-4: 0.003, 1e-3: 0.003, 1e-2: 0.01}  # ε: the learning rate
 CIFAR_RATES = {1e-8: 0.001, 1e-4: 0.001, 1e-3: 0.003}
@@ -71,26 +71,12 @@ def _measure(args: Namespace) -> dict[str, Any]:
 
 def lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A Markdown table: for each ε, how well the estimates predict networks that were retrained."""
-    conditions, _ = cells(results[0])
-    columns = [(c, e) for c in reversed(conditions) for e in ESTIMATES]
-    heads = [f"{c}, {ESTIMATES[e]}" for c, e in columns]
-    yield f"| ε, learning rate | test accuracy | {' | '.join(heads)} |"
-    yield "|---" * (len(columns) + 2) + "|"
     ordered = sorted(results, key=lambda result: float(result["settings"]["epsilon"]))
-    for result in ordered:
-        found, settings = cells(result)[1], result["settings"]
-        values = [found[e][conditions.index(c)] for c, e in columns]
-        first = f"{settings['epsilon']:g}, {settings['lr']:g} | {spread(result['accuracy'])}"
-        yield f"| {first} | {' | '.join(values)} |"
-    for result in ordered[1:]:
-        gaps = [_gap(above(by_seed(result, c, e), by_seed(ordered[0], c, e))) for c, e in columns]
-        name = f"{result['settings']['epsilon']:g} above {ordered[0]['settings']['epsilon']:g}, seed by seed"
-        yield f"| {name} | | {' | '.join(gaps)} |"
 
+    def name(settings: Mapping[str, Any]) -> tuple[str, str]:
+        return f"{settings['epsilon']:g}, {settings['lr']:g}", f"{settings['epsilon']:g}"
 
-def _gap(found: tuple[float, float, float]) -> str:
-    gap, low, high = found
-    return f"{gap:+.2f} ({low:+.2f} to {high:+.2f})" if low == low else f"{gap:+.2f}"
+    yield from side_by_side(ordered, "ε, learning rate", name, ESTIMATES)
 
 
 if __name__ == "__main__":

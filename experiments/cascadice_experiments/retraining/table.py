@@ -1,7 +1,7 @@
 """The results of a case as lines on the console and as a table in Markdown."""
 
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import nan
 from pathlib import Path
@@ -71,6 +71,37 @@ def paired_lines(result: Mapping[str, Any], first: str, second: str) -> Iterator
         if gap == gap:
             interval = f", {low:+.2f} to {high:+.2f}" if low == low else " (one seed)"
             yield f"{result['case']}, {condition}: {gap:+.2f}{interval}"
+
+
+def side_by_side(
+    results: Sequence[Mapping[str, Any]], head: str, name: Callable[[Mapping[str, Any]], tuple[str, str]],
+    estimates: Mapping[str, str],
+) -> Iterator[str]:  # fmt: skip
+    """A Markdown table of networks that differ in one setting: LDS of each estimate in each condition.
+
+    Below them stands by how much each is above the first, seed by seed, with its 95 % interval.
+
+    Args:
+        head: The head of the first column.
+        name: What to call a network with these settings: in the first column, and in short.
+        estimates: The estimates to show, and what to call them.
+    """
+    conditions, _ = cells(results[0])
+    columns = [(c, e) for c in reversed(conditions) for e in estimates if spearman(results[0], c, e)]
+    yield f"| {head} | test accuracy | {' | '.join(f'{c}, {estimates[e]}' for c, e in columns)} |"
+    yield "|---" * (len(columns) + 2) + "|"
+    for result in results:
+        values = [spread(spearman(result, c, e)) for c, e in columns]
+        yield f"| {name(result['settings'])[0]} | {spread(result['accuracy'])} | {' | '.join(values)} |"
+    for result in results[1:]:
+        gaps = [_gap(above(by_seed(result, c, e), by_seed(results[0], c, e))) for c, e in columns]
+        one, other = (name(each["settings"])[1] for each in (result, results[0]))
+        yield f"| {one} above {other}, seed by seed | | {' | '.join(gaps)} |"
+
+
+def _gap(found: tuple[float, float, float]) -> str:
+    gap, low, high = found
+    return f"{gap:+.2f} ({low:+.2f} to {high:+.2f})" if low == low else f"{gap:+.2f}"
 
 
 def spread(values: list[float]) -> str:

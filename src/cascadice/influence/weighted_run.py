@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
 from jaxtyping import Float
@@ -38,6 +38,12 @@ class WeightedRun:
     length: int | None = None
     played: Callable[[], None] | None = None
     exchange: Exchange | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.at, bool):
+            raise TypeError(f"at must be a number, or one per participant; found {self.at}. Use at={float(self.at):g}.")
+        if isinstance(self.rounds, Integral) and not isinstance(self.rounds, bool):
+            object.__setattr__(self, "rounds", int(self.rounds))  # NumPy's whole numbers are not Python's
 
     @property
     def span(self) -> range:

@@ -3,6 +3,7 @@
 share_j = ∫₀¹ ∂f/∂α_j (α·1) dα        Σ_j share_j = f(1) − f(0)
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -12,12 +13,14 @@ from torch import Tensor
 
 from cascadice.engine import Evaluation, Network
 from cascadice.engine.operator import Exchange
-from cascadice.influence.quadrature import weighted_points
+from cascadice.influence.quadrature import more_points, weighted_points
 from cascadice.influence.weighted_run import Alpha, Rounds, WeightedRun, final_value
 from cascadice.influence.whole_run import WholeRun, combine_rounds, sweep
 
 POINTS = 3
 """Default number of quadrature points over α."""
+FAR = 0.1
+"""Shares that miss more than this part of what training changed are not its parts."""
 
 
 def whole_run_shares(
@@ -75,6 +78,8 @@ def contributions(
 ) -> Float[Tensor, " n"]:
     """What each participant contributed to the final models: its whole-run share.
 
+    A RuntimeWarning says so if the shares miss what training changed by more than a tenth of it.
+
     Args:
         network: The network to train, or that made the rounds.
         rounds: How many rounds to train (without a mixing rule), or recorded rounds up to the last; see `whole_run`.
@@ -92,7 +97,17 @@ def contributions(
     Example:
         >>> contributions(network, 100, evaluate_on(network))
     """
-    return whole_run_shares(network, rounds, evaluation, points=points, on=on, samples=False).participants
+    shares = whole_run_shares(network, rounds, evaluation, points=points, on=on, samples=False)
+    total = float(shares.participants.sum())
+    if abs(shares.gap) > FAR * abs(change := total - shares.gap):
+        warnings.warn(
+            f"whole-run shares sum to {total:+.4g}, but training changed the loss by {change:+.4g}: do not read them "
+            f"as parts of a whole. Use more points, e.g. points={more_points(points)}; if that brings the sum no "
+            "closer, training is too rough for shares: lower the learning rate.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return shares.participants
 
 
 def measured_at(

@@ -8,10 +8,10 @@ import numpy as np
 from cascadice.console import Console, say
 from cascadice.influence.quadrature import more_points
 from cascadice.influence.uncertainty import decimals, plus_minus
-from cascadice.influence.whole_run_shares import POINTS
+from cascadice.influence.whole_run_shares import FAR, POINTS
 from cascadice.runs.summary import MOST, EvaluationResult, InfluenceSummary, clear_samples, sides
 
-FAR, NEAR = 0.1, 0.01  # of what training changed: shares that miss more are not its parts; less is not worth a word
+NEAR = 0.01  # of what training changed: if shares miss less, it is not worth a word
 UNCOVERED = (
     "The 95 % intervals of shares, and of payments made from them, show only how much shares vary between rounds; they "
     "do not include this error, which may be larger for a single participant"

@@ -115,7 +115,7 @@ class World:
     def _hear(self, number: int, rank: int) -> Any:
         key, end = f"told/{number}/{rank}", time.monotonic() + self.timeout
         while True:
-            failed = self.store.check([f"failed/{rank}"])  # asked first: it may tell and then fail between two questions
+            failed = self.store.check([f"failed/{rank}"])  # asked first: it may tell, and then fail at once
             if self.store.check([key]):
                 break
             if failed:
