@@ -75,7 +75,7 @@ def test_refuses_participants_that_are_not_alike():
         watch([models[0]] * 2, [optimizers[0]] * 2)
 
 
-def test_refuses_one_optimizer_for_all():
+def test_refuses_one_optimizer_for_all(unchecked):
     loop = plain()
     with pytest.raises(TypeError, match=r"a list with an optimizer for each participant is needed; found one SGD\."):
         Recorder(loop.models, loop.optimizers[0], F.cross_entropy)

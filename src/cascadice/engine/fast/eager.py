@@ -3,19 +3,30 @@
 A module is given the participant's parameters as views of its row, so almost nothing is copied; the gradient of each
 parameter is applied straight to its part of the new row if the optimizer can do that (`Optimizer.descend`).
 
-Traps: the module is modified, so each thread needs a twin of its own; steps with weights on samples, and passes in low
-precision under activation checkpoints, go through torch.func or without checkpoints.
+Traps: the module is modified, so each thread needs a twin of its own; passes in low precision ignore activation
+checkpoints.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cascadice.data.inputs import Inputs
-from cascadice.engine.fast.double_backward import non_reentrant_checkpoints, tolerate_user_hooks, without_checkpoints
+from cascadice.engine.fast.double_backward import non_reentrant_checkpoints, without_checkpoints
 from cascadice.engine.fast.hooks import LayerCalls, Tape
-from cascadice.engine.learner import Alphas, Buffers, Learner, Step, forward, loss_of, pure_step, trainable, unflatten
+from cascadice.engine.learner import (
+    Alphas,
+    Buffers,
+    Learner,
+    Step,
+    broadcast,
+    forward,
+    outputs_of,
+    trainable,
+    unflatten,
+)
 from cascadice.optimizers import State
 
 
@@ -36,17 +47,24 @@ def assign_parameters(module: nn.Module, theta: Tensor) -> dict[str, nn.Paramete
     return own
 
 
-def eager_loss(learner: Learner, own: dict[str, Any], buffers: Buffers, x: Inputs, y: Tensor) -> tuple[Tensor, Buffers]:
-    """The training loss of a module that has its parameters already, and the buffers afterwards."""
-    x = channels_last(x)
-    if learner.compute is not None:
-        with without_checkpoints():  # recomputed layers would see the parameters in full precision
-            return loss_of(own, learner, buffers, x, y)
-    if buffers:
-        return loss_of(own, learner, buffers, x, y)
-    learner.masks.rewind()
-    with learner.casting(y.device):
-        return learner.loss(forward(learner.training, None, x, None), y), {}
+def eager_loss(
+    learner: Learner, own: dict[str, Any], buffers: Buffers, x: Inputs, y: Tensor, samples: Alphas = ()
+) -> tuple[Tensor, Buffers]:
+    """The training loss of a module that has its parameters already, and the buffers afterwards.
+
+    Weights on samples multiply their terms in its gradient, as in `learner.gradient`.
+    """
+    x, low_precision = channels_last(x), learner.compute is not None
+    # recomputed layers would see the parameters in full precision
+    with without_checkpoints() if low_precision else nullcontext(), learner.casting(y.device):
+        if buffers or low_precision:
+            outputs, after = outputs_of(own, learner, buffers, x)
+        else:
+            learner.masks.rewind()
+            outputs, after = forward(learner.training, None, x, None), {}
+        if samples:
+            outputs.register_hook(lambda by_output: by_output * broadcast(samples[0], by_output))  # type: ignore[no-untyped-call]
+        return learner.loss(outputs, y), after
 
 
 def channels_last(x: Inputs) -> Inputs:
@@ -69,13 +87,10 @@ def eager_step(learner: Learner, tapes: list[Tape] | None = None) -> Step:
         theta: Tensor, state: State, buffers: Buffers, x: Inputs, y: Tensor, lr: Tensor, samples: Alphas,
         out: Tensor | None,
     ) -> tuple[Tensor, State, Buffers, Tensor]:  # fmt: skip
-        if samples:
-            with without_checkpoints(), tolerate_user_hooks(learner.training):
-                return pure_step(learner, theta, state, buffers, x, y, lr, samples, out)
         own = assign_parameters(learner.training, theta)
         calls.start()
         with torch.enable_grad(), non_reentrant_checkpoints():
-            value, after = eager_loss(learner, own, buffers, x, y)
+            value, after = eager_loss(learner, own, buffers, x, y, samples)
             made = calls.stop()
             inputs = [*own.values(), *(call.output for call in made)]
             gradients = torch.autograd.grad(value, inputs, materialize_grads=True)
