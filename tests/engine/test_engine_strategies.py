@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from cascadice import network as assemble
 from cascadice import optimizers
 from cascadice.data import from_tensors
 from cascadice.engine.evaluation import evaluate_on
+from cascadice.engine.fast import rows
 from cascadice.engine.fast.strategies import local_work
 from cascadice.engine.networks import draw, load
 from cascadice.engine.simulation import simulate
@@ -52,6 +54,21 @@ def test_a_seed_repeats_bit_for_bit(strategy, dtype):
         assert equal(a.after, b.after)
         assert torch.equal(a.loss, b.loss)
     assert not torch.equal(one[-1].after.theta, other[-1].after.theta)
+
+
+def test_workers_keep_their_number_of_threads_whatever_others_set():
+    """Or sums would be rounded differently, depending on which worker took a participant."""
+    together = threading.Barrier(2)
+
+    def asked(_):
+        together.wait(10)  # so that each worker is asked once
+        return torch.get_num_threads()
+
+    pool, other = (rows._pool.__wrapped__(workers, threads) for workers, threads in ((2, 1), (1, 3)))
+    with pool, other:
+        list(pool.map(lambda _: together.wait(10), range(2)))
+        assert other.submit(torch.get_num_threads).result() == 3
+        assert list(pool.map(asked, range(2))) == [1, 1]
 
 
 def test_a_seed_repeats_compiled(compiler):

@@ -155,7 +155,17 @@ _twins: MutableMapping[Learner, dict[int, Learner]] = WeakKeyDictionary()
 
 @cache
 def _pool(workers: int, threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, "cascadice", initializer=torch.set_num_threads, initargs=(threads,))
+    return ThreadPoolExecutor(workers, "cascadice", initializer=_use_threads, initargs=(threads,))
+
+
+def _use_threads(count: int) -> None:
+    """Use so many intra-op threads in this thread, whatever others use.
+
+    Trap: at its first parallel operation, a thread takes the number that any thread set last. Asking for the number
+    counts as one, so it is asked before it is set.
+    """
+    torch.get_num_threads()
+    torch.set_num_threads(count)
 
 
 # a forked child that waited for its parent's threads would wait for ever
