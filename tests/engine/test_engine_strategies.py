@@ -21,6 +21,7 @@ from cascadice.engine.fast import rows
 from cascadice.engine.fast.strategies import local_work
 from cascadice.engine.networks import draw, load
 from cascadice.engine.simulation import simulate
+from cascadice.engine.weighting import with_weights
 from cascadice.influence.whole_run import whole_run
 from cascadice.optimizers import OPTIMIZERS
 
@@ -35,6 +36,20 @@ def test_vectorised_is_loop(name, rule):
     torch.testing.assert_close(swept.after.theta, looped.after.theta, **CLOSE)
     torch.testing.assert_close(swept.after.state, looped.after.state, **CLOSE)
     torch.testing.assert_close(swept.loss, looped.loss, **CLOSE)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_on_samples_do_the_same_in_a_loop(name):
+    """A loop multiplies the gradient of the outputs on its way back; a sweep goes through torch.func."""
+    found = []
+    for strategy in ("loop", "vmap"):
+        network = make(name, strategy=strategy, nodes=2, mixing="complete", batch_size=4)
+        samples = torch.linspace(0, 2, len(network.data.train), dtype=torch.float64)
+        found.append([last(with_weights(network, samples=weights), 2) for weights in (samples, samples.flip(0))])
+    (one, other), swept = found
+    torch.testing.assert_close([each.after.theta for each in swept], [one.after.theta, other.after.theta], **CLOSE)
+    torch.testing.assert_close([each.loss for each in swept], [one.loss, other.loss], **CLOSE)
+    assert not torch.allclose(one.after.theta, other.after.theta)
 
 
 @pytest.mark.parametrize("rule", RULES)
