@@ -218,6 +218,35 @@ def whole_run(model: str, device: str, repeats: int, batch: int, rounds: int = 6
     return {"model": model, "nodes": NODES, "batch": batch, "rounds": rounds, "in_trainings": ratios}
 
 
+def retraining(model: str, device: str, repeats: int, batch: int, rounds: int = 32, many: int = 8) -> dict[str, Any]:
+    """What a network costs that is trained again side by side with others, in trainings alone."""
+    network = build(model, NODES, batch, "auto", device)
+    evaluation = evaluation_of(network, batch)
+    size = len(network.data.train)
+    retrain = partial(cd.influence.retraining.retrain, network, rounds, evaluation, together=many)
+    subsets = partial(cd.influence.retraining.random_subsets, keep=0.5, count=many)
+
+    def train() -> None:
+        for _ in cd.simulate(network, rounds, window=0):
+            pass
+
+    contenders: dict[str, Callable[[], object]] = {
+        "training": train,
+        "with everybody": partial(retrain, updates=torch.ones(many, NODES, dtype=torch.float64)),
+        "with half of the participants": partial(retrain, updates=subsets(NODES)),
+        "with half of the samples": partial(retrain, samples=subsets(size)),
+    }
+    seconds = interleaved(contenders, repeats, device)
+    each = {name: [one / many for one in taken] for name, taken in seconds.items() if name != "training"}
+    ratios = {name: ratio(taken, seconds["training"]) for name, taken in each.items()}
+    return {"model": model, "nodes": NODES, "batch": batch, "rounds": rounds, "in_trainings": ratios}
+
+
+MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
+    "cost": cost, "whole-run": whole_run, "retraining": retraining, "peers": peers, "replay": replay
+}  # fmt: skip
+
+
 def show(part: str, found: dict[str, Any]) -> None:
     if part == "cost":
         setting = f"{found['model']}, {found['nodes']} participants, batch {found['batch']}, {found['strategy']}"
@@ -234,7 +263,7 @@ def show(part: str, found: dict[str, Any]) -> None:
         for many, row in found["in_truths"].items():
             for name, r in row.items():
                 print(f"  {many} hop(s), {name:26} {r['ratio']:6.2f}× ({r['low']:.2f}–{r['high']:.2f})")
-    elif part == "whole-run":
+    elif part in ("whole-run", "retraining"):
         setting = f"{found['model']}, {found['nodes']} participants, batch {found['batch']}, {found['rounds']} rounds"
         print(f"{setting}: in trainings")
         for name, r in found["in_trainings"].items():
@@ -249,7 +278,7 @@ def show(part: str, found: dict[str, Any]) -> None:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--models", nargs="+", choices=["digits", "mlp", "cnn", "resnet18"], default=["mlp", "cnn"])
-    parts = ["cost", "whole-run", "peers", "replay", "hops"]
+    parts = [*MEASURES, "hops"]
     options.add_argument("--parts", nargs="+", choices=parts, default=parts)
     options.add_argument("--batch", type=int, default=BATCH)
     arguments = options.parse_args()
@@ -263,8 +292,7 @@ def main() -> None:
             continue
         result[part] = []
         for model in arguments.models:
-            measure = {"cost": cost, "whole-run": whole_run, "peers": peers, "replay": replay}[part]
-            found = measure(model, device, repeats, batch)
+            found = MEASURES[part](model, device, repeats, batch)
             result[part].append(found)
             show(part, found)
             synchronize(device)
