@@ -426,6 +426,15 @@ def test_it_says_first_if_the_network_has_not_learned(accuracy, loss, said):
     assert "trust a" in first + others[0]
 
 
+@pytest.mark.parametrize(("spearman", "accuracy"), [(0.69, 0.9), (nan, 0.9), (0.69, 0.1), (0.7, 0.9)])
+def test_it_says_what_makes_a_network_easier_to_predict(spearman, accuracy):
+    network = build(Config(nodes=2, model_options=("hidden=[4]",)))
+    quality, here = ("accuracy", torch.tensor([accuracy])), Setting(network, 1, evaluate_on(network))
+    said = list(advise([checked("a", spearman, 0.1, 0.9)], here, 0.3, torch.tensor([0.3, 0.4]), quality))
+    rough = any("Smoother training is easier to predict: a lower learning rate" in sentence for sentence in said)
+    assert rough is (accuracy > 0.1 and spearman != 0.7)
+
+
 def test_values_are_not_called_learned_or_not():
     quality, one = ("loss", torch.tensor([2.358])), [checked("a", 0.78, 0.6, 0.9)]
     assert "trust a" in next(advise(one, setting(), 2.358, torch.tensor([2.3, 2.4]), quality))

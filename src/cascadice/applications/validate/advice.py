@@ -12,6 +12,11 @@ from cascadice.data.inputs import IGNORED
 from cascadice.losses import cross_entropy
 
 GOOD = 0.7  # LDS
+SMOOTHER = (
+    "The final loss may depend too roughly on what is left out. Smoother training is easier to predict: a lower "
+    "learning rate for more rounds (docs/retraining.md shows what that did for a CNN), smooth activations or, under "
+    "Adam, a larger ε (--optimizer-options eps=1e-4)."
+)
 FEWEST = 16  # subsets; with fewer, intervals by resampling are too narrow, and a perfect ranking has none at all
 
 
@@ -31,6 +36,8 @@ def advise(
     yield from _comparable(checked)
     if useless := [one for one in checked[1:] if one.lds.low <= 0 <= one.lds.high or isnan(one.lds.spearman)]:
         yield f"No better than guessing, as far as these subsets show: {_listed(useless)}."
+    if not doubt and not checked[0].lds.spearman >= GOOD:
+        yield SMOOTHER
     yield (
         f"LDS is the rank correlation of predicted and retrained test loss over {len(retrained)} random subsets, each "
         f"with {setting.in_words}; the 95 % interval is over these subsets of this run. Cost is in trainings of the "
