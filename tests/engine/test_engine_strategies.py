@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from engine.cases import CLOSE, MODELS, equal, last, make, model, perceptron
+from engine.cases import CLASSES, CLOSE, MODELS, data, equal, last, make, model, perceptron
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -79,11 +80,99 @@ def test_workers_keep_their_number_of_threads_whatever_others_set():
         together.wait(10)  # so that each worker is asked once
         return torch.get_num_threads()
 
-    pool, other = (rows._pool.__wrapped__(workers, threads) for workers, threads in ((2, 1), (1, 3)))
-    with pool, other:
-        list(pool.map(lambda _: together.wait(10), range(2)))
-        assert other.submit(torch.get_num_threads).result() == 3
+    mine = torch.get_num_threads()
+    pool, other = (rows._pool.__wrapped__(workers, threads) for workers, threads in ((2, 1), (1, mine + 1)))
+    with pool, other, ThreadPoolExecutor(1) as anybody:
+        assert other.submit(torch.get_num_threads).result() == mine + 1
         assert list(pool.map(asked, range(2))) == [1, 1]
+        assert anybody.submit(torch.get_num_threads).result() == mine  # as without the library
+
+
+class Looked(nn.Module):
+    """Logits are rows of a table, looked up by indexing it: the gradient adds up many rows of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.linspace(-1, 1, 20 * CLASSES).view(20, CLASSES).sin())
+
+    def forward(self, x):
+        return self.table[(x.flatten(1).abs() * 1e4).long() % 20].mean(1)
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_sums_do_not_depend_on_threads(strategy, request):
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(4)  # with two participants, a loop has two threads for each
+    options = {"dtype": "float32", "strategy": strategy, "nodes": 2, "mixing": "complete", "batch_size": 64}
+    network = make(Looked(), data=data(samples=160), **options)
+    runs = [last(network, 4).after for _ in range(15)]
+    assert all(equal(run, runs[0]) for run in runs)
+    found = [whole_run(network, 3, evaluate_on(network)).participants for _ in range(5)]
+    assert all(torch.equal(each, found[0]) for each in found)
+
+
+def test_settings_of_the_process_are_put_back_by_the_last_thread_to_leave():
+    def enabled():
+        return torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+
+    entered, left, before = threading.Event(), threading.Event(), enabled()
+
+    def other():
+        with rows.repeatable():
+            entered.set()
+            left.wait(10)
+            return enabled()
+
+    with ThreadPoolExecutor(1) as pool:
+        with rows.repeatable():
+            found = pool.submit(other)
+            entered.wait(10)
+        left.set()
+        assert found.result() == (True, False)
+    assert enabled() == before
+
+
+def test_an_optimizer_may_keep_the_gradient_itself():
+    def update(gradient, state, theta, lr):  # optimistic gradient descent
+        return -lr[..., None] * (2 * gradient - state["last"]), {"last": gradient}
+
+    optimizer = optimizers.Optimizer(lambda theta: {"last": torch.zeros_like(theta)}, update)
+    looped, swept = (last(make(strategy=s, optimizer=optimizer, local_steps=3)) for s in ("loop", "vmap"))
+    torch.testing.assert_close(swept.after, looped.after, **CLOSE)
+
+
+def test_weights_on_samples_reach_losses_that_change_their_inputs():
+    class View(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = perceptron(nn.Tanh())
+
+        def forward(self, x):
+            return self.inner(x).view(-1, CLASSES)
+
+    def loss(logits, y):
+        logits -= logits.max(1, keepdim=True).values.detach()
+        return nn.functional.cross_entropy(logits, y)
+
+    def weighted(loss):
+        network = make(View(), loss=loss)
+        samples = torch.linspace(0, 2, len(network.data.train), dtype=torch.float64)
+        return last(with_weights(network, samples=samples)).after.theta
+
+    torch.testing.assert_close(weighted(loss), weighted(nn.functional.cross_entropy), **CLOSE)
+
+
+def test_a_model_that_draws_in_evaluation_mode_is_refused():
+    class Always(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = perceptron()
+
+        def forward(self, x):
+            return nn.functional.dropout(self.inner(x), 0.5, training=True)
+
+    with pytest.raises(ValueError, match=r"draws random numbers in evaluation mode, too.*training=self\.training"):
+        make(Always())
 
 
 def test_a_seed_repeats_compiled(compiler):

@@ -151,6 +151,8 @@ class Drop(nn.Module):
     masks: ClassVar[list[torch.Tensor]] = []
 
     def forward(self, x):
+        if not self.training:
+            return x
         self.masks.append(torch.bernoulli(torch.full_like(x, 0.5)))
         return x * self.masks[-1]
 

@@ -18,7 +18,16 @@ from cascadice.engine.behaviours import Behaviour, absent
 from cascadice.engine.compression import COMPRESSIONS, Compression
 from cascadice.engine.data_plan import plan_data
 from cascadice.engine.dropout import seeded, state_of
-from cascadice.engine.learner import Learner, Participants, check_same_frozen, flatten, learner, outputs_of, unflatten
+from cascadice.engine.learner import (
+    Learner,
+    Participants,
+    check_same_frozen,
+    flatten,
+    forward,
+    learner,
+    outputs_of,
+    unflatten,
+)  # fmt: skip
 from cascadice.engine.networks import Group, LocalInputs, Network, draw, load
 from cascadice.engine.operator import STRATEGIES, choose
 from cascadice.engine.parts import check_members, restricted
@@ -134,7 +143,9 @@ def completed(network: Network, optimizers: Sequence[Optimizer] = ()) -> Network
     k, size = next(((k, size) for k, (steps, size) in enumerate(batch_plans.sizes(drawn.batch)) if steps), (0, 0))
     if not size:
         raise ValueError("someone must train in round 0, on which the model is checked; its batches are all empty.")
-    stochastic = _draws_at_random(network, load(network, phase, [k], group=Group(network.learner, (k,), 1, size)))
+    inputs = load(network, phase, [k], group=Group(network.learner, (k,), 1, size))
+    stochastic = _draws_at_random(network, inputs)
+    _check_evaluation_is_not_random(network, inputs)
     network = replace(network, learner=replace(network.learner, stochastic=stochastic))
     network = replace(network, groups=groups.groups_of(network, drawn.batch, optimizers))
     if network.strategy == "auto":
@@ -179,6 +190,20 @@ def _draws_at_random(network: Network, inputs: LocalInputs) -> bool:
     if value.dim() != 0:
         raise ValueError(f"the loss must be a scalar; found shape {list(value.shape)}. Use e.g. .mean().")
     return moved or not torch.equal(*outputs)
+
+
+def _check_evaluation_is_not_random(network: Network, inputs: LocalInputs) -> None:
+    """Only training draws from seeds of each participant; what is measured must be the same each time."""
+    learner, first = network.learner, rows_of(network.initial, 0)
+    tensors = {**dict(unflatten(learner.evaluating, first.theta)), **first.buffers}
+    with torch.no_grad(), seeded(1, network.device):
+        before = state_of(network.device)
+        forward(learner.evaluating, tensors, at(inputs.x, (0, 0)), learner.compute)
+        if not all(map(torch.equal, before, state_of(network.device))):
+            raise ValueError(
+                "the model draws random numbers in evaluation mode, too, so nothing measured could be repeated. Let "
+                "it draw in training only, e.g. by F.dropout(x, p, training=self.training)."
+            )
 
 
 def _device(name: str | torch.device) -> torch.device:

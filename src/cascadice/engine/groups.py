@@ -119,7 +119,8 @@ def over_groups(
     members = list(range(network.nodes)) if nodes is None else list(nodes)
     results: T = tree_map(torch.clone, like)
     for group in groups_in(network, drawn):
-        places = [place for place, k in enumerate(members) if k in group.nodes]
+        own_nodes = frozenset(group.nodes)
+        places = [place for place, k in enumerate(members) if k in own_nodes]
         if places:
             index = torch.tensor(places, device=network.device)
             own = tuple(with_own_state(group, part) if hasattr(part, "state") else part for part in at(given, index))

@@ -35,6 +35,8 @@ MEMORY = 2**32
 """Most bytes that networks trained side by side should take on a CPU; on a GPU it is a quarter of its memory."""
 MOST = 256
 """Most networks to train side by side."""
+MOSTLY = 0.9
+"""If more than this part of the participants work, the others work, too."""
 
 
 def random_subsets(size: int, keep: float, count: int, seed: int = 0) -> Float[Tensor, "subsets size"]:
@@ -97,7 +99,7 @@ def retrain(
 ) -> Float[Tensor, " subsets"]:  # fmt: skip
     """Train the network again with each row of weights, many side by side, and measure the final models.
 
-    Cost: one training per row; on a CPU, participants that are left out cost nothing.
+    Cost: one training per row; on a CPU, participants that are left out cost little.
 
     Args:
         network: The network to train.
@@ -155,7 +157,8 @@ def side_by_side(network: Network) -> int:
     gpu = network.device.type == "cuda"
     most = torch.cuda.get_device_properties(network.device).total_memory // 4 if gpu else MEMORY
     once, everybody = bytes_of(network.initial), network.initial.theta.nbytes
-    each = once + 2 * (once + everybody) + bytes_of_step(network)  # what they begin with, two rounds, and a step
+    # what they begin with, two rounds, those that work and what they return, and a step
+    each = once + 2 * (once + everybody) + once + bytes_of_step(network)
     link = 8 + network.initial.theta.element_size()  # in the joint W, which is dense, and its copy for the models
     fits = (count for count in range(MOST, 1, -1) if count * each + (count * network.nodes) ** 2 * link <= most)
     return next(fits, 1)
@@ -183,12 +186,13 @@ def _train_side_by_side(
 def _without_idle_work(network: Network, updates: Tensor) -> Network:
     """The same, but participants whose updates have weight 0 do no local work, which would not change their parameters.
 
-    Not on a GPU, where a round is only captured if all participants work alike; nor with running statistics
-    (BatchNorm), which local work does change.
+    Not if they are too few to be worth a copy of the others; not on a GPU, where a round is only captured if all
+    participants work alike; nor with running statistics (BatchNorm), which local work does change.
     """
-    if network.device.type == "cuda" or network.initial.buffers:
-        return network
     busy = set(updates.nonzero().flatten().tolist())
+    few_idle = len(busy) > MOSTLY * network.nodes
+    if few_idle or network.device.type == "cuda" or network.initial.buffers:
+        return network
     everybody = network.groups or (Group(network.learner, tuple(range(network.nodes))),)
     groups = (group._replace(nodes=tuple(k for k in group.nodes if k in busy)) for group in everybody)
     return replace(network, groups=tuple(group for group in groups if group.nodes))

@@ -101,8 +101,8 @@ def contributions(
     total = float(shares.participants.sum())
     if abs(shares.gap) > FAR * abs(change := total - shares.gap):
         warnings.warn(
-            f"whole-run shares sum to {total:+.4g}, but training changed the loss by {change:+.4g}: do not read them "
-            f"as parts of a whole. Use more points, e.g. points={more_points(points)}; if that brings the sum no "
+            f"whole-run shares sum to {total:+.4g}, but training changed the measure by {change:+.4g}: do not read "
+            f"them as parts of a whole. Use more points, e.g. points={more_points(points)}; if that brings the sum no "
             "closer, training is too rough for shares: lower the learning rate.",
             RuntimeWarning,
             stacklevel=2,

@@ -63,8 +63,21 @@ def eager_loss(
             learner.masks.rewind()
             outputs, after = forward(learner.training, None, x, None), {}
         if samples:
-            outputs.register_hook(lambda by_output: by_output * broadcast(samples[0], by_output))  # type: ignore[no-untyped-call]
+            outputs = _Weighted.apply(outputs, samples[0])  # type: ignore[no-untyped-call]
         return learner.loss(outputs, y), after
+
+
+class _Weighted(torch.autograd.Function):
+    """The outputs themselves, whose gradient is multiplied by a weight for each sample on its way back."""
+
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(weights)
+        return outputs.clone()  # a loss may change them in place
+
+    @staticmethod
+    def backward(ctx: Any, by_output: Tensor) -> Any:
+        return by_output * broadcast(ctx.saved_tensors[0], by_output), None
 
 
 def channels_last(x: Inputs) -> Inputs:
@@ -81,7 +94,8 @@ def eager_step(learner: Learner, tapes: list[Tape] | None = None) -> Step:
     calls = getattr(learner.training, "calls", LayerCalls())
     parameters = list(trainable(learner.training).values())
     sizes = [p.numel() for p in parameters]
-    row = parameters[0].new_empty(sum(sizes))  # reused: fresh memory costs more than filling it
+    # reused: fresh memory costs more than filling it; but an optimizer of others may keep the gradient in its state
+    row = parameters[0].new_empty(sum(sizes)) if learner.optimizer.settings else None
 
     def step(
         theta: Tensor, state: State, buffers: Buffers, x: Inputs, y: Tensor, lr: Tensor, samples: Alphas,

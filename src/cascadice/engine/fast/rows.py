@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from threading import Barrier, Lock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -52,7 +53,8 @@ def each_row(work: Callable[[int, int], R], rows: int, device: torch.device, wor
         with torch.no_grad():
             return [work(worker, k) for k in range(worker, rows, workers)]
 
-    shards = [iter(shard) for shard in pool.map(shard, range(workers))]
+    with repeatable():
+        shards = [iter(shard) for shard in pool.map(shard, range(workers))]
     return [next(shards[k % workers]) for k in range(rows)]
 
 
@@ -70,7 +72,8 @@ def over_rows(
     if strategy != "loop":
         compiles = steady and strategy == "compile" and _on_cuda(learner)
         sweep = (_compiled_sweep if compiles else _plain_sweep)(row, learner, *shared)
-        return torch.no_grad()(lambda *rows: sweep(*rows, *fetch(None)))
+        run_all = torch.no_grad()(lambda *rows: sweep(*rows, *fetch(None)))
+        return run_all if _on_cuda(learner) else repeatable()(run_all)
 
     def run(*rows: Any) -> Any:
         leaf: Tensor = tree_leaves(rows)[0]
@@ -120,20 +123,49 @@ def without_recompile_limit(sweep: Callable[..., Any]) -> Callable[..., Any]:
 _compiled_sweeps: MutableMapping[Learner, dict[tuple[Any, ...], tuple[Callable[..., Any], Any]]] = WeakKeyDictionary()
 
 
+_lock, _before = Lock(), list[tuple[bool, bool, bool]]()  # the settings outside, once for each that is inside
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Sum in an order that does not depend on threads, e.g. in the gradient of a parameter that is indexed.
+
+    Where torch has no such algorithm, it uses the usual one. The settings are those of the process, so the last one to
+    leave puts them back.
+    """
+    settings: Any = torch.utils.deterministic
+    with _lock:
+        outside = (
+            torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
+            settings.fill_uninitialized_memory,
+        )  # fmt: skip
+        _before.append(_before[0] if _before else outside)
+        # not torch.use_deterministic_algorithms, which imports torch.compile's modules for nearly two seconds
+        torch._C._set_deterministic_algorithms(True, warn_only=True)
+        settings.fill_uninitialized_memory = False  # filling costs a pass over every new tensor
+    try:
+        yield
+    finally:
+        with _lock:
+            was, only_warned, filled = _before.pop()
+            if not _before:
+                torch._C._set_deterministic_algorithms(was, warn_only=only_warned)
+                settings.fill_uninitialized_memory = filled
+
+
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Run cuDNN without benchmarks, and compiled code without atomic sums (an embedding's gradient has them).
+    """`repeatable` on a GPU: also run cuDNN without benchmarks, and compiled code without atomic sums.
 
-    Where torch has no deterministic algorithm, it uses the usual one and its warning is silenced.
+    An embedding's gradient has them. Where torch has no deterministic algorithm, its warning is silenced.
     """
     was = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    settings: Any = torch.utils.deterministic
-    filled, tf32 = settings.fill_uninitialized_memory, torch.backends.cudnn.allow_tf32
+    tf32 = torch.backends.cudnn.allow_tf32
     torch.use_deterministic_algorithms(True, warn_only=True)
-    settings.fill_uninitialized_memory = False  # filling costs a pass over every new tensor
     try:
         with (
+            repeatable(),
             warnings.catch_warnings(),
             torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32),
         ):
@@ -141,7 +173,6 @@ def deterministic() -> Iterator[None]:
             yield
     finally:
         torch.use_deterministic_algorithms(was, warn_only=only_warned)
-        settings.fill_uninitialized_memory = filled
 
 
 def twin(learner: Learner, worker: int) -> Learner:
@@ -153,19 +184,25 @@ def twin(learner: Learner, worker: int) -> Learner:
 _twins: MutableMapping[Learner, dict[int, Learner]] = WeakKeyDictionary()
 
 
+STARTS = 60.0  # seconds in which threads must have started
+
+
 @cache
 def _pool(workers: int, threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, "cascadice", initializer=_use_threads, initargs=(threads,))
+    own, started = torch.get_num_threads(), Barrier(workers + 1)
 
+    def start() -> None:
+        # at its first parallel operation a thread takes the number that any thread set last; asking for it counts
+        torch.get_num_threads()
+        torch.set_num_threads(threads)
+        started.wait(STARTS)
 
-def _use_threads(count: int) -> None:
-    """Use so many intra-op threads in this thread, whatever others use.
-
-    Trap: at its first parallel operation, a thread takes the number that any thread set last. Asking for the number
-    counts as one, so it is asked before it is set.
-    """
-    torch.get_num_threads()
-    torch.set_num_threads(count)
+    pool = ThreadPoolExecutor(workers, "cascadice", initializer=start)
+    for _ in range(workers):  # a thread each, because none is idle before all have started
+        pool.submit(int)
+    started.wait(STARTS)
+    torch.set_num_threads(own)  # so that threads of others take the number that they would have taken
+    return pool
 
 
 # a forked child that waited for its parent's threads would wait for ever

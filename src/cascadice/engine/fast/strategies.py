@@ -26,7 +26,7 @@ from cascadice.data.inputs import Inputs, at
 from cascadice.engine.fast.buffers import RoundBuffers, allocate, copy_into
 from cascadice.engine.fast.eager import eager_step
 from cascadice.engine.fast.hooks import Tape
-from cascadice.engine.fast.rows import Fetch, deterministic, each_row, twin, without_recompile_limit
+from cascadice.engine.fast.rows import Fetch, deterministic, each_row, repeatable, twin, without_recompile_limit
 from cascadice.engine.fast.tape import Layers, taped_step
 from cascadice.engine.learner import Alphas, Learner, Participants, Step, local_steps, measure_all
 from cascadice.engine.networks import LocalInputs
@@ -133,4 +133,4 @@ def local_work(strategy: str, learner: Learner, layers: Layers | None = None) ->
     With `layers`, each step also returns its tape: a sweep stacks them, a loop returns one per participant.
     """
     run = torch.no_grad()(lookup(STRATEGIES, strategy, "strategy").make(learner, layers))
-    return deterministic()(run) if next(learner.training.parameters()).is_cuda else run
+    return (deterministic() if next(learner.training.parameters()).is_cuda else repeatable())(run)
