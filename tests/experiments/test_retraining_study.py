@@ -19,6 +19,7 @@ from cascadice.influence.retraining import random_subsets, without_each
 from cascadice_experiments.retraining import __main__ as command
 from cascadice_experiments.retraining import (
     adam_epsilon,
+    cnn_learning_rate,
     contest,
     measure,
     missing,
@@ -313,6 +314,43 @@ def test_a_larger_epsilon_is_tried(capsys, tmp_path, monkeypatch):
     assert row["spearman"] > 0.9  # so few steps hardly amplify a change of one part in a million
     assert row["found"] != kept
     assert torch.allclose(torch.tensor(row["found"]), torch.tensor(kept), rtol=1e-3)
+
+
+def test_the_page_shows_what_a_lower_learning_rate_does():
+    page = (DOCS / "retraining.md").read_text().splitlines()
+    shown = list(cnn_learning_rate.lines(read(DOCS / "results" / "retraining" / "cnn-learning-rate")))
+    assert shown[0] == "| learning rate | 0.5, 200 rounds | 0.25, 300 rounds | 0.25 above 0.5, seed by seed |"
+    assert [line for line in shown if line not in page] == []
+
+
+def test_learning_rates_are_compared(capsys, tmp_path, monkeypatch):
+    few = {
+        "rounds": 4,
+        "subsets": 3,
+        "nodes": 4,
+        "tests": 32,
+        "every": 2,
+        "model": "mlp",
+        "options": (("hidden", (4,)),),
+    }
+    plan = [replace(case, **few) for case in cnn_learning_rate.PLAN if case.seeds == (10,)]
+    monkeypatch.setattr(cnn_learning_rate, "PLAN", plan)
+    monkeypatch.setattr(missing, "find", lambda root: ("digits", None))
+    assert cnn_learning_rate.main(["--out", str(tmp_path)]) == 0
+    assert cnn_learning_rate.main(["--show", str(tmp_path)]) == 0
+    rows = [
+        line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| participants 0.75")
+    ]
+    assert [row[0] for row in rows[-4:]] == [
+        "| participants 0.75, α = 1",
+        "| participants 0.75, α = 0.75",
+        "| participants 0.75, α = 0.5",
+        "| participants 0.75, one-hop truth",
+    ]
+    first, second = (result["accuracy"] for result in read(tmp_path))
+    assert len(first) == len(second) == 1
+    losses = [torch.tensor(result["retrained"][0]["found"]) for result in read(tmp_path)]
+    assert not torch.allclose(*losses)  # the rates differ
 
 
 def test_exact_interplay_is_the_second_difference_of_retrained_networks():

@@ -12,7 +12,7 @@ from cascadice.cli import main
 from cascadice.report.page import collect_results
 from cascadice_experiments import study
 
-OF_RETRAINING = ("adam_epsilon", "laws", "missing", "pairs", "repeatability", "roughness")
+OF_RETRAINING = ("adam_epsilon", "cnn_learning_rate", "laws", "missing", "pairs", "repeatability", "roughness")
 COMMANDS = ("alignment", "anomalies", "collaboration", "incentives", "initialisation", "unlearning")
 
 

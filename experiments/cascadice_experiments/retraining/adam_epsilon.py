@@ -21,7 +21,7 @@ from cascadice_experiments import study
 from cascadice_experiments.data_sets import find
 from cascadice_experiments.retraining.measure import measure
 from cascadice_experiments.retraining.settings import CASES, QUICK
-from cascadice_experiments.retraining.table import read, side_by_side
+from cascadice_experiments.retraining.table import markdown, read, side_by_side
 
 DIGITS_RATES = {1e-8: 0.003, 1e-4: 0.003, 1e-3: 0.003, 1e-2: 0.01}  # ε: the learning rate
 CIFAR_RATES = {1e-8: 0.001, 1e-4: 0.001, 1e-3: 0.003}
@@ -76,7 +76,7 @@ def lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     def name(settings: Mapping[str, Any]) -> tuple[str, str]:
         return f"{settings['epsilon']:g}, {settings['lr']:g}", f"{settings['epsilon']:g}"
 
-    yield from side_by_side(ordered, "ε, learning rate", name, ESTIMATES)
+    yield from markdown(side_by_side(ordered, "ε, learning rate", name, ESTIMATES))
 
 
 if __name__ == "__main__":

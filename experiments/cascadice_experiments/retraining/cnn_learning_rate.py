@@ -18,7 +18,7 @@ from typing import Any
 from cascadice_experiments import study
 from cascadice_experiments.retraining import missing
 from cascadice_experiments.retraining.laws import FRESH_SEEDS, SMALL_CNN
-from cascadice_experiments.retraining.table import read, side_by_side
+from cascadice_experiments.retraining.table import markdown, read, side_by_side
 
 ROUNDS = {0.5: 200, 0.25: 300}  # learning rate: rounds
 CASES = {
@@ -33,6 +33,7 @@ ESTIMATES = {
     "whole-run at 1": "α = 1",
     "whole-run at 0.75": "α = 0.75",
     "whole-run at 0.5": "α = 0.5",
+    "whole-run at 0.75, by class": "α = 0.75, by class",
     "truth, 1 hop": "one-hop truth",
 }
 FLAGS: study.Flags = {
@@ -58,13 +59,14 @@ def _measure(args: Namespace) -> dict[str, Any]:
 
 
 def lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A Markdown table: for each learning rate, how well the estimates predict networks that were retrained."""
+    """A Markdown table with a column for each learning rate: how well estimates predict retrained networks."""
     ordered = sorted(results, key=lambda result: -float(result["settings"]["lr"]))
 
     def name(settings: Mapping[str, Any]) -> tuple[str, str]:
-        return f"{settings['lr']:g}, {settings['rounds']}", f"{settings['lr']:g}"
+        return f"{settings['lr']:g}, {settings['rounds']} rounds", f"{settings['lr']:g}"
 
-    yield from side_by_side(ordered, "learning rate, rounds", name, ESTIMATES)
+    rows = side_by_side(ordered, "learning rate", name, ESTIMATES)
+    yield from markdown(list(zip(*rows, strict=True)))
 
 
 if __name__ == "__main__":

@@ -76,31 +76,43 @@ def paired_lines(result: Mapping[str, Any], first: str, second: str) -> Iterator
 def side_by_side(
     results: Sequence[Mapping[str, Any]], head: str, name: Callable[[Mapping[str, Any]], tuple[str, str]],
     estimates: Mapping[str, str],
-) -> Iterator[str]:  # fmt: skip
-    """A Markdown table of networks that differ in one setting: LDS of each estimate in each condition.
+) -> list[list[str]]:  # fmt: skip
+    """The cells of a table of networks that differ in one setting: a row for each, with the LDS of each estimate.
 
-    Below them stands by how much each is above the first, seed by seed, with its 95 % interval.
+    Further rows say by how much each network is above the first, seed by seed, with its 95 % interval.
 
     Args:
         head: The head of the first column.
         name: What to call a network with these settings: in the first column, and in short.
         estimates: The estimates to show, and what to call them.
     """
-    conditions, _ = cells(results[0])
-    columns = [(c, e) for c in reversed(conditions) for e in estimates if spearman(results[0], c, e)]
-    yield f"| {head} | test accuracy | {' | '.join(f'{c}, {estimates[e]}' for c, e in columns)} |"
-    yield "|---" * (len(columns) + 2) + "|"
+    conditions = dict.fromkeys(c for result in results for c in cells(result)[0])
+    columns = [
+        (c, e) for c in reversed(conditions) for e in estimates if any(spearman(result, c, e) for result in results)
+    ]
+    rows = [[head, "test accuracy", *(f"{c}, {estimates[e]}" for c, e in columns)]]
     for result in results:
         values = [spread(spearman(result, c, e)) for c, e in columns]
-        yield f"| {name(result['settings'])[0]} | {spread(result['accuracy'])} | {' | '.join(values)} |"
+        rows.append([name(result["settings"])[0], spread(result["accuracy"]), *values])
     for result in results[1:]:
         gaps = [_gap(above(by_seed(result, c, e), by_seed(results[0], c, e))) for c, e in columns]
         one, other = (name(each["settings"])[1] for each in (result, results[0]))
-        yield f"| {one} above {other}, seed by seed | | {' | '.join(gaps)} |"
+        rows.append([f"{one} above {other}, seed by seed", "", *gaps])
+    return rows
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """These cells as a table in Markdown."""
+    for place, row in enumerate(rows):
+        yield f"| {' | '.join(row)} |".replace("|  |", "| |")
+        if place == 0:
+            yield "|---" * len(row) + "|"
 
 
 def _gap(found: tuple[float, float, float]) -> str:
     gap, low, high = found
+    if gap != gap:
+        return ""
     return f"{gap:+.2f} ({low:+.2f} to {high:+.2f})" if low == low else f"{gap:+.2f}"
 
 
