@@ -33,6 +33,9 @@ from cascadice.engine.networks import LocalInputs
 
 R = TypeVar("R")
 
+# until somebody sets the number of threads, MKL may use fewer than that, and sum in another order
+torch.set_num_threads(torch.get_num_threads())
+
 Fetch = Callable[[list[int] | None], LocalInputs]
 """Loads the inputs of these rows, or of all if None. Loops fetch row by row, so that inputs are still in the cache."""
 
