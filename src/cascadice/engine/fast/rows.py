@@ -195,7 +195,7 @@ def _pool(workers: int, threads: int) -> ThreadPoolExecutor:
     own, started = torch.get_num_threads(), Barrier(workers + 1)
 
     def start() -> None:
-        # at its first parallel operation a thread takes the number that any thread set last; asking for it counts
+        # at its first parallel operation a thread takes the number that any thread set last; this counts as its first
         torch.get_num_threads()
         torch.set_num_threads(threads)
         started.wait(STARTS)
@@ -204,7 +204,7 @@ def _pool(workers: int, threads: int) -> ThreadPoolExecutor:
     for _ in range(workers):  # a thread each, because none is idle before all have started
         pool.submit(int)
     started.wait(STARTS)
-    torch.set_num_threads(own)  # so that threads of others take the number that they would have taken
+    torch.set_num_threads(own)  # new threads elsewhere take the number that was set last
     return pool
 
 
